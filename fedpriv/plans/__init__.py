@@ -1,1 +1,24 @@
+"""A plan couples sampler, mechanism and noise, and derives from them the event that the ledger charges.
 
+What runs and what is accounted come from one object: strategies take their parameters from the plan, and the
+ledger takes ``plan.events()``; no privacy number is typed in twice.
+"""
+
+from fedpriv.plans.base import Forecast, Hypothesis, Plan
+from fedpriv.plans.calibrate import CalibratedPlans, calibrate_plans
+from fedpriv.plans.dpsgd_dc import DpsgdDcPlan
+from fedpriv.plans.evaluation import EvaluationPlan
+from fedpriv.plans.noise import NoiseModel
+from fedpriv.plans.vote import VotePlan
+
+__all__ = [
+    "CalibratedPlans",
+    "DpsgdDcPlan",
+    "EvaluationPlan",
+    "Forecast",
+    "Hypothesis",
+    "NoiseModel",
+    "Plan",
+    "VotePlan",
+    "calibrate_plans",
+]

@@ -1,1 +1,17 @@
+"""Typed, validated run configuration: one model per stage; the documented table is made from them."""
 
+from fedpriv.settings.base import SettingsError, SettingsModel
+from fedpriv.settings.resolve import Settings, resolve_settings
+from fedpriv.settings.run import RunSettings
+from fedpriv.settings.train import TrainSettings
+from fedpriv.settings.tune import TuneSettings
+
+__all__ = [
+    "RunSettings",
+    "Settings",
+    "SettingsError",
+    "SettingsModel",
+    "TrainSettings",
+    "TuneSettings",
+    "resolve_settings",
+]

@@ -1,0 +1,155 @@
+"""Who takes part in a round, and who can see it."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedpriv.accounting.validators import InvalidArgument
+
+_COIN_BITS = 53  # rates are binary64 numbers: 53 bits decide them up to 2^-53, always downward
+
+
+def _coin(rate: float) -> bool:
+    """Heads with probability floor(rate * 2^53) / 2^53, from the operating system's entropy."""
+    return secrets.randbits(_COIN_BITS) < int(rate * 2**_COIN_BITS)
+
+
+def _check_rate(rate: float) -> None:
+    if not 0.0 < rate <= 1.0:
+        raise InvalidArgument(f"sampling_rate: {rate} is outside (0, 1]")
+
+
+class Sampler(ABC):
+    """Draws the cohort of a round.
+
+    Attributes
+    ----------
+    name : str
+        Value of the ``sampling`` key that selects this sampler.
+    hides_cohort : bool
+        True when nobody but the client itself learns whether it took part.
+    """
+
+    name: ClassVar[str]
+    hides_cohort: ClassVar[bool]
+
+    @abstractmethod
+    def asked(self, clients: Sequence[int]) -> list[int]:
+        """Return the clients that the server asks this round."""
+
+    @abstractmethod
+    def expected_cohort(self, num_clients: int) -> float:
+        """Fixed, public divisor of the summed update: the expected number of contributions."""
+
+    @abstractmethod
+    def expected_asked(self, num_clients: int) -> int:
+        """Typical number of clients asked, which sizes ``min_survivors``."""
+
+
+@dataclass(frozen=True)
+class FullParticipation(Sampler):
+    """Every client contributes in every round."""
+
+    name: ClassVar[str] = "full"
+    hides_cohort: ClassVar[bool] = False
+
+    def asked(self, clients: Sequence[int]) -> list[int]:
+        return list(clients)
+
+    def expected_cohort(self, num_clients: int) -> float:
+        return float(num_clients)
+
+    def expected_asked(self, num_clients: int) -> int:
+        return num_clients
+
+
+@dataclass(frozen=True)
+class SelfSampling(Sampler):
+    """Every client answers; each tosses its own secret coin and sends its update or zeros, both noised.
+
+    Parameters
+    ----------
+    rate : float
+        Probability q in (0, 1] that a client contributes.
+    """
+
+    rate: float
+    name: ClassVar[str] = "self"
+    hides_cohort: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+
+    def asked(self, clients: Sequence[int]) -> list[int]:
+        return list(clients)
+
+    def toss(self) -> bool:
+        """The client's own coin for one round."""
+        return _coin(self.rate)
+
+    def expected_cohort(self, num_clients: int) -> float:
+        return self.rate * num_clients
+
+    def expected_asked(self, num_clients: int) -> int:
+        return num_clients
+
+
+@dataclass(frozen=True)
+class PoissonCohort(Sampler):
+    """The server tosses a coin per client; it therefore knows the cohort.
+
+    Parameters
+    ----------
+    rate : float
+        Probability q in (0, 1] that a client is asked.
+    """
+
+    rate: float
+    name: ClassVar[str] = "server"
+    hides_cohort: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+
+    def asked(self, clients: Sequence[int]) -> list[int]:
+        return [client for client in clients if _coin(self.rate)]
+
+    def expected_cohort(self, num_clients: int) -> float:
+        return self.rate * num_clients
+
+    def expected_asked(self, num_clients: int) -> int:
+        return max(1, round(self.rate * num_clients))
+
+
+@dataclass(frozen=True)
+class FixedSizeCohort(Sampler):
+    """The server draws exactly ``size`` clients without replacement; it knows the cohort.
+
+    Parameters
+    ----------
+    size : int
+        Cohort size m, at least 1.
+    """
+
+    size: int
+    name: ClassVar[str] = "server"
+    hides_cohort: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise InvalidArgument(f"size: {self.size} is outside 1 .. number of clients")
+
+    def asked(self, clients: Sequence[int]) -> list[int]:
+        if self.size > len(clients):
+            raise InvalidArgument(f"size: a cohort of {self.size} out of {len(clients)} clients")
+        return secrets.SystemRandom().sample(list(clients), self.size)
+
+    def expected_cohort(self, num_clients: int) -> float:
+        return float(self.size)
+
+    def expected_asked(self, num_clients: int) -> int:
+        return self.size

@@ -1,0 +1,89 @@
+"""What every plan answers: events per view, hypotheses, forecast."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from fedpriv.accounting.events import PrivacyEvent
+from fedpriv.accounting.vocabulary import Adjacency, Unit, View
+
+Status = Literal["holds", "assumed", "fails"]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One condition that a guarantee rests on.
+
+    Parameters
+    ----------
+    name : str
+        The condition, as a sentence.
+    status : {"holds", "assumed", "fails"}
+        *holds*: follows from the objects that run. *assumed*: nobody here can check it. *fails*: it does not
+        hold, and what depends on it is not claimed.
+    detail : str
+        Why, or what follows.
+    """
+
+    name: str
+    status: Status
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expected quality of a stage, before anything is sent.
+
+    Parameters
+    ----------
+    lines : mapping of str to float
+        Named figures, in the order to print them.
+    warnings : tuple of str
+        What a user should reconsider.
+    """
+
+    lines: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class Plan(ABC):
+    """Couples the sampler, the mechanism with its noise, and the privacy event of one stage.
+
+    Attributes
+    ----------
+    unit : Unit
+        What is protected.
+    """
+
+    unit: ClassVar[Unit] = "client"
+    adjacency: Adjacency
+
+    @property
+    @abstractmethod
+    def releases(self) -> int:
+        """Number of times that :meth:`events` is released if the stage runs to its end."""
+
+    @abstractmethod
+    def events(self) -> dict[View, PrivacyEvent]:
+        """Privacy event of one release, per view."""
+
+    @abstractmethod
+    def hypotheses(self) -> list[Hypothesis]:
+        """Conditions of the guarantee, with their status."""
+
+    @abstractmethod
+    def forecast(self) -> Forecast:
+        """Noise against signal."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, str | float | int]:
+        """The mechanism as a table: everything that a reviewer needs to recompute the guarantee."""
+
+    def infinite_views(self) -> tuple[View, ...]:
+        """Views for which this plan openly gives no guarantee (central noise: the server's)."""
+        from fedpriv.accounting.events import NonPrivate
+
+        return tuple(view for view, event in self.events().items() if isinstance(event, NonPrivate))

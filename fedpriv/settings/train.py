@@ -1,0 +1,65 @@
+"""Settings of the client-level DPSGD-DC stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from fedpriv.settings.base import SettingsModel
+
+
+class TrainSettings(SettingsModel):
+    """Rounds of private training."""
+
+    prefix: ClassVar[str] = "train."
+    title: ClassVar[str] = "Training (client-level DPSGD-DC)"
+
+    rounds: int = Field(15, ge=1, description="Rounds; the noise is solved for all of them.")
+    learning_rate: float = Field(0.3, gt=0, description="Learning rate of the clients' local steps.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of the clients' local steps.")
+    local_steps: int = Field(5, ge=1, description="Local gradient steps per round.")
+    batch_size: int = Field(0, ge=0, description="Examples per local step; 0 takes all of the client's.")
+    clip_norm: float = Field(1.0, gt=0, description="L2 bound C on a client's whole update.")
+    noise_multiplier: float = Field(
+        0.0, ge=0, description="Noise of the sum over the clip; 0 solves it from target-epsilon."
+    )
+    server_optimizer: Literal["sgd", "adam"] = Field("sgd", description="Step on the noisy mean update.")
+    server_learning_rate: float = Field(1.0, gt=0, description="Learning rate of the server's step.")
+    server_momentum: float = Field(0.0, ge=0, lt=1, description="sgd: momentum of the server's step.")
+    schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="Server learning rate over the rounds."
+    )
+    radius: float = Field(10.0, ge=0, description="Radius of the ball that keeps the model; 0: no projection.")
+    center: Literal["origin", "initial"] = Field("origin", description="Centre of the ball.")
+    idle_work: Literal["train", "skip"] = Field(
+        "train",
+        description="sampling = self: what a client does when its coin says no; skip is faster, but the time "
+        "of a reply could reveal the coin.",
+    )
+
+
+def _positive(kind: type) -> Callable[[Any], None]:
+    def check(value: Any) -> None:
+        good = isinstance(value, int) if kind is int else isinstance(value, int | float)
+        if isinstance(value, bool) or not good or not value > 0:
+            raise ValueError(f"candidates with positive {kind.__name__} values; got {value!r}")
+
+    return check
+
+
+def _fraction(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"candidates with momentum in [0, 1); got {value!r}")
+
+
+#: Keys that a candidate may set, with the check of a value. All of them act on a client alone, so that a
+#: client can judge them on its own data.
+TUNABLE: dict[str, Callable[[Any], None]] = {
+    "learning-rate": _positive(float),
+    "momentum": _fraction,
+    "local-steps": _positive(int),
+    "batch-size": _positive(int),
+    "clip-norm": _positive(float),
+}
