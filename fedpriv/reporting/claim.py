@@ -1,0 +1,81 @@
+"""The claim of a run as one sentence: the first line of its report."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from fedpriv.accounting.vocabulary import VIEWS
+from fedpriv.reporting.model import RunReport, Warning
+
+ADJACENCY_WORDS = {
+    "add_or_remove": "one {unit}'s contribution present or replaced by zero",
+    "replace_one": "one {unit}'s data replaced by any other",
+}
+VIEW_WORDS = {
+    "server": "whoever sees every secure sum",
+    "participants": "whoever sees every broadcast model",
+    "release": "whoever sees only the final model",
+}
+ACCOUNTANT_WORDS = {"rdp": "Rényi", "pld": "privacy-loss distribution", "none": "no release"}
+
+
+def format_epsilon(value: float | None) -> str:
+    """An epsilon for people, rounded up so that the text never claims more than the number.
+
+    >>> format_epsilon(7.27901), format_epsilon(float("inf")), format_epsilon(0.00123)
+    ('7.280', 'infinite', '0.00123')
+    """
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "infinite"
+    if value == 0:
+        return "0"
+    digits = 3 if value >= 0.1 else 4 - math.floor(math.log10(value)) - 2
+    scale = 10**digits
+    # A hair is taken off first: 7.28 is 7.28000...02 in binary and stays 7.280.
+    return f"{math.ceil(value * scale - 1e-7) / scale:.{digits}f}"
+
+
+def top_warnings(report: RunReport) -> list[Warning]:
+    """Warnings that stand before everything else, the worst first."""
+    return [w for level in ("void", "severe") for w in report.warnings if w.severity == level]
+
+
+def claim(report: RunReport) -> str:
+    """The privacy claim of a run: unit, adjacency, epsilon and delta per view, accountant.
+
+    A run whose noise was not secret (a ``void`` warning) claims nothing, and the sentence begins by saying so; what
+    the claim leaves out (``severe`` warnings) is named at its end.
+    """
+    unit = report.unit
+    accountants = Counter(v.bound for v in report.views.values() if math.isfinite(v.epsilon))
+    parts = []
+    for view in VIEWS:
+        found = report.views[view]
+        if math.isinf(found.epsilon):
+            parts.append(f"no guarantee for the {view} view ({VIEW_WORDS[view]})")
+            continue
+        by = f", {ACCOUNTANT_WORDS.get(found.bound, found.bound)} accountant" if len(accountants) > 1 else ""
+        parts.append(f"epsilon {format_epsilon(found.epsilon)} for the {view} view ({VIEW_WORDS[view]}{by})")
+    sentence = (
+        f"{unit.capitalize()}-level differential privacy, adjacency {report.adjacency} "
+        f"({ADJACENCY_WORDS[report.adjacency].format(unit=unit)}), at delta {report.delta:.6g}: {'; '.join(parts)}"
+    )
+    if len(accountants) == 1:
+        bound = next(iter(accountants))
+        sentence += f"; by the {ACCOUNTANT_WORDS.get(bound, bound)} accountant"
+    sentence += "."
+    if all(math.isinf(v.epsilon) for v in report.views.values()):
+        sentence = (
+            f"No differential privacy is claimed in any view (unit {unit}, adjacency {report.adjacency}, "
+            f"delta {report.delta:.6g})."
+        )
+    void = [w.text for w in report.warnings if w.severity == "void"]
+    severe = [w.text for w in report.warnings if w.severity == "severe"]
+    if void:
+        sentence = f"NO PRIVACY IN THIS RUN ({'; '.join(void)}). With secret noise it would be: {sentence}"
+    if severe:
+        sentence += f" Not covered: {'; '.join(severe)}."
+    return sentence
