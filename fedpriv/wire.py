@@ -1,0 +1,224 @@
+"""What server half and client half must agree on: record keys, stages, field names, error codes, versions.
+
+Every message of fedpriv is a plain Flower ``train`` message. A record in its content tells what is asked:
+
+* ``fedpriv.secure-sum`` (ConfigRecord, requests and replies): one step of a secure sum. The fields of every
+  stage are the constants below; the records of the caller's payload travel beside it, on the request for the
+  masked input only.
+* ``fedpriv.secure-sum.vector`` (ArrayRecord, reply to the masked-input request): the masked vector, one array
+  of unsigned integers of shape (length,).
+
+``fedpriv.secure-sum.state`` and ``fedpriv.secure-sum.seen`` never travel: they are a client's records in its
+``Context.state``.
+
+Node ids travel as lists of integers; keys and shares as one ``bytes`` field of fixed-size items in the order of
+the ids beside it, so that a length check is a complete check of the layout.
+
+Change ``SCHEMA`` whenever the meaning of a field changes: a client refuses a schema that it does not know.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flwr.app import Message, RecordDict
+
+SCHEMA = 1
+MESSAGE_TYPE = "train"
+
+# -- records --------------------------------------------------------------------------------------------------
+RESERVED_PREFIX = "fedpriv.secure-sum"
+RECORD_SECURE_SUM = "fedpriv.secure-sum"
+RECORD_RESULT = "fedpriv.secure-sum.vector"
+RESULT_ARRAY = "vector"
+STATE_SESSION = "fedpriv.secure-sum.state"
+STATE_SEEN = "fedpriv.secure-sum.seen"
+
+# -- stages, in order; the last one replaces all others in a simulation ------------------------------------------
+STAGE_KEYS = "keys"
+STAGE_SHARES = "shares"
+STAGE_MASKED_INPUT = "masked-input"
+STAGE_UNMASK = "unmask"
+STAGE_SIMULATED = "simulated"
+STAGES = (STAGE_KEYS, STAGE_SHARES, STAGE_MASKED_INPUT, STAGE_UNMASK, STAGE_SIMULATED)
+
+# -- fields of RECORD_SECURE_SUM ----------------------------------------------------------------------------------
+FIELD_SCHEMA = "schema"  # int
+FIELD_STAGE = "stage"  # str, one of STAGES
+FIELD_SESSION = "session"  # bytes, SESSION_BYTES long, see secure_sum.keys.new_session_id
+FIELD_PURPOSE = "purpose"  # str: what is summed, bound into every key of the session
+FIELD_LENGTH = "length"  # int: number of coordinates
+FIELD_MODULUS_BITS = "modulus-bits"  # int b: sums are mod 2^b
+FIELD_MAGNITUDE_LIMIT = (
+    "magnitude-limit"  # int: largest absolute value of a client's integers, 0 = 2^(b-1) - 1
+)
+FIELD_MASK_KEY = "mask-key"  # bytes: X25519 public key for pairwise masks
+FIELD_SHARE_KEY = "share-key"  # bytes: X25519 public key for shares in transit
+FIELD_NEIGHBOURS = "neighbours"  # list[int]
+FIELD_MASK_KEYS = "mask-keys"  # bytes: KEY_BYTES per neighbour
+FIELD_SHARE_KEYS = "share-keys"  # bytes: KEY_BYTES per neighbour
+FIELD_THRESHOLD = "threshold"  # int: Shamir threshold in this neighbourhood
+FIELD_SHARES = "shares"  # bytes: SEALED_SHARE_BYTES per neighbour
+FIELD_COMMITMENT = "commitment"  # bytes: hash of the self-mask seed
+FIELD_UNREADABLE = "unreadable"  # list[int]: neighbours whose sealed shares did not authenticate
+FIELD_ALIVE = "alive"  # list[int]: neighbours (and the node itself) whose masked vectors are in the sum
+FIELD_DEAD = "dead"  # list[int]: neighbours that exchanged shares but sent no masked vector
+FIELD_SELF_SHARES = "self-shares"  # bytes: SHARE_BYTES per id in FIELD_ALIVE of the reply
+FIELD_KEY_SHARES = "key-shares"  # bytes: SHARE_BYTES per id in FIELD_DEAD of the reply
+
+SESSION_BYTES = 24
+KEY_BYTES = 32
+SHARE_BYTES = 16
+SEALED_SHARE_BYTES = 12 + 2 * SHARE_BYTES + 16  # nonce, two shares, AES-GCM tag
+COMMITMENT_BYTES = 32
+
+MAX_LENGTH = 2**31 - 1
+MIN_MODULUS_BITS, MAX_MODULUS_BITS = 2, 64
+
+# -- records of the algorithms, on the masked-input request beside the caller's payload --------------------------
+RECORD_VOTE = "fedpriv.vote"
+RECORD_UPDATE = "fedpriv.update"
+RECORD_EVALUATE = "fedpriv.evaluate"
+PURPOSE_VOTE = "vote"
+PURPOSE_UPDATE = "update"
+PURPOSE_EVALUATE = "evaluate"
+NOISE_SHARE_STD = "share-std"  # float: standard deviation of the client's noise share, grid steps
+NOISE_SEED = "noise-seed"  # str: "" for secure noise; anything else only in a simulation
+VOTE_CANDIDATES = "candidates"  # str: JSON list of objects
+VOTE_VOTES = "votes"  # int: approvals per client
+VOTE_UNITS = "units-per-vote"  # int: grid steps of one vote
+UPDATE_CLIPPING_NORM = "clipping-norm"  # float
+UPDATE_CLIP_UNITS = "clip-units"  # int: the clipping norm in grid steps
+UPDATE_SAMPLING_RATE = "sampling-rate"  # float: rate of the client's own coin, 1 for no coin
+UPDATE_IDLE_TRAINS = "idle-trains"  # bool: train and discard when the coin says no
+UPDATE_ROUND = "round"  # int
+EVALUATE_CAP = "cap"  # int: most examples that a client counts
+EVALUATE_UNITS = "units-per-example"  # int: grid steps of one example
+CONFIG_MIN_NOISE_SHARE = "min-noise-share"  # node config: smallest accepted share std over the sensitivity
+
+# -- node config keys ---------------------------------------------------------------------------------------------
+CONFIG_MIN_NEIGHBOURS = "min-neighbours"
+DEFAULT_MIN_NEIGHBOURS = 2
+CONFIG_SIMULATION = "fedpriv-simulation"
+
+
+class ErrorCode(IntEnum):
+    """Codes of our error replies (Flower's own codes are below 1000)."""
+
+    WRONG_MESSAGE_TYPE = 1001
+    NO_RECORD = 1002
+    WRONG_SCHEMA = 1003
+    MALFORMED = 1004
+    SESSION_SEEN = 1005
+    OUT_OF_ORDER = 1006
+    TOO_FEW_NEIGHBOURS = 1007
+    LOW_THRESHOLD = 1008
+    BOTH_SHARES = 1009
+    TOO_FEW_SURVIVORS = 1010
+    NOT_A_SIMULATION = 1011
+    BAD_VECTOR = 1012
+    OUT_OF_RANGE = 1013
+    PRODUCE_FAILED = 1014
+    INTERNAL = 1015
+    MISCONFIGURED = 1016
+    NOISE_TOO_SMALL = 2001
+    SEED_REFUSED = 2002
+    BAD_REQUEST = 2003
+
+
+ERROR_WORDS: dict[int, str] = {
+    ErrorCode.WRONG_MESSAGE_TYPE: "a secure sum is answered under message type 'train' only",
+    ErrorCode.NO_RECORD: "the request has no 'fedpriv.secure-sum' record; nothing leaves this client in the clear",
+    ErrorCode.WRONG_SCHEMA: "the request has a schema version that this client does not know",
+    ErrorCode.MALFORMED: "the request is malformed",
+    ErrorCode.SESSION_SEEN: "the session id is not newer than one this client has seen",
+    ErrorCode.OUT_OF_ORDER: "the stage was answered before, is out of order or belongs to no open session",
+    ErrorCode.TOO_FEW_NEIGHBOURS: "fewer neighbours than this client's node config key 'min-neighbours' asks for",
+    ErrorCode.LOW_THRESHOLD: (
+        "the share threshold is not above half of the neighbourhood and above the node config key 'min-neighbours'"
+    ),
+    ErrorCode.BOTH_SHARES: "the request could reveal both kinds of share of one peer",
+    ErrorCode.TOO_FEW_SURVIVORS: "fewer survivors than the share threshold",
+    ErrorCode.NOT_A_SIMULATION: "an unmasked sum was asked outside a simulation",
+    ErrorCode.BAD_VECTOR: "the client's vector has the wrong length or is not of integers",
+    ErrorCode.OUT_OF_RANGE: "a value of the client's vector is outside the agreed range",
+    ErrorCode.PRODUCE_FAILED: "the client's own function failed; see the client's log",
+    ErrorCode.INTERNAL: "the client could not process the request",
+    ErrorCode.NOISE_TOO_SMALL: "the noise share asked for is below this client's node config key 'min-noise-share'",
+    ErrorCode.SEED_REFUSED: "seeded noise was asked outside a simulation",
+    ErrorCode.BAD_REQUEST: "the request's parameters are missing, of the wrong type or out of range",
+    ErrorCode.MISCONFIGURED: "node config key 'min-neighbours' must be an integer of at least 1",
+    # Flower's own codes, in words that carry nothing of the client's data (its reasons may hold a repr).
+    1: "the ClientApp could not be loaded",
+    2: "the ClientApp raised an exception; see the client's log",
+    3: "the message was unavailable",
+    4: "the reply was unavailable",
+    5: "the node is unavailable",
+    6: "a mod's precondition failed",
+    7: "the app bundle is invalid",
+    8: "the client process crashed",
+}
+
+
+def error_words(code: int) -> str:
+    """Words for an error reply's code; a text that came with the reply is never repeated.
+
+    Parameters
+    ----------
+    code : int
+        Code of the error reply, Flower's or ours.
+
+    Returns
+    -------
+    str
+        A sentence that holds no data of the client.
+    """
+    return ERROR_WORDS.get(code, f"error code {int(code)}")
+
+
+def stage_of(message: Message) -> str | None:
+    """Stage of a secure sum that a message belongs to; None for any other message.
+
+    Parameters
+    ----------
+    message : Message
+        A request or a reply.
+
+    Returns
+    -------
+    str or None
+        One of ``STAGES``.
+    """
+    if not message.has_content():
+        return None
+    record = message.content.get(RECORD_SECURE_SUM)
+    stage = record.get(FIELD_STAGE) if record is not None and hasattr(record, "get") else None
+    return stage if isinstance(stage, str) and stage in STAGES else None
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Payload bytes of a message's content: field values, arrays and names, without the transport's framing.
+
+    Parameters
+    ----------
+    content : RecordDict
+        Content of a request or a reply.
+
+    Returns
+    -------
+    int
+        Bytes; integers and floats count 8, as on the wire.
+    """
+    total = 0
+    for name, record in content.items():
+        total += len(name)
+        for key, value in record.items():
+            total += len(key)
+            if hasattr(value, "data"):  # an Array
+                total += len(value.data)
+                continue
+            for item in value if isinstance(value, list) else [value]:
+                total += len(item) if isinstance(item, bytes | str) else 8
+    return total
