@@ -1,0 +1,442 @@
+"""Privacy events: what one release costs, as frozen values that can be hashed, grouped and stored.
+
+An event describes one release relative to the *true* sensitivity of one unit under the adjacency of the
+ledger; the mechanism that made it knows that sensitivity, so no event ever doubles or halves anything
+itself. Every event says for which adjacencies its mathematics holds, and an accountant refuses it under any
+other.
+
+Other families (hidden state, random allocation, ...) define their events in their own modules with
+`register_event`; `event_from_json` imports those modules when it meets their kind.
+"""
+
+import importlib
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+import numpy as np
+
+from fedpriv.accounting.curves import (
+    DirectionalCurves,
+    FloatArray,
+    RdpCurve,
+    gaussian_curve,
+    infinite_curve,
+    zero_curve,
+)
+from fedpriv.accounting.validators import (
+    InvalidArgument,
+    check_integer,
+    check_non_negative,
+    check_probability,
+)
+from fedpriv.accounting.vocabulary import ADJACENCIES
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+PLD_DISCRETIZATION: Final = 1e-4
+"""Default grid step, in nats, of privacy-loss distributions. Distributions compose on equal steps only."""
+
+BOTH: Final[frozenset[str]] = frozenset(ADJACENCIES)
+
+
+@dataclass(frozen=True)
+class PrivacyEvent(ABC):
+    """One release, or one run whose bound does not split into releases.
+
+    Subclasses are frozen dataclasses of numbers, strings and booleans: equal events are grouped, and
+    `to_json` is derived from the fields.
+    """
+
+    kind: ClassVar[str]
+    """Name in ledgers and JSON, unique per class."""
+    adjacencies: ClassVar[frozenset[str]]
+    """Adjacencies under which `curves` and `pld` are valid."""
+    uses_delta: ClassVar[bool] = False
+    """True when `bounds` spends delta as failure mass; the accountant divides it among such events."""
+    assumptions: ClassVar[tuple[str, ...]] = ()
+    """Sentences that must be true of the run for the bound to hold; shown wherever epsilon is shown."""
+
+    @abstractmethod
+    def curves(self, orders: FloatArray) -> DirectionalCurves:
+        """Rényi curves of the two directions on the given orders (infinite where nothing is known)."""
+
+    def bounds(self, orders: FloatArray, delta: float) -> dict[str, DirectionalCurves]:
+        """All valid bounds by name; the accountant converts each and keeps the smallest epsilon.
+
+        Events whose curves are optimised for a target delta, or carry a failure mass, override this.
+
+        Parameters
+        ----------
+        orders : array of shape (n,)
+            Orders > 1.
+        delta : float
+            The part of delta that this event may spend.
+        """
+        return {"rdp": self.curves(orders)}
+
+    def pld(self, discretization: float = PLD_DISCRETIZATION) -> "PrivacyLossDistribution | None":
+        """Pessimistic privacy-loss distribution on a grid of the given step; None where none is known."""
+        return None
+
+    def gaussian_equivalent(self) -> float | None:
+        """``1 / z^2`` when the event is exactly a Gaussian with multiplier z (0: no release), None otherwise.
+
+        Gaussian releases compose exactly into one, by adding these numbers.
+        """
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON object with the kind and the fields; `event_from_json` reads it back."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+_REGISTRY: dict[str, type[PrivacyEvent]] = {}
+
+_MODULES: Final[tuple[str, ...]] = (
+    "fedpriv.accounting.amplification_by_iteration",
+    "fedpriv.accounting.zeroth_order",
+    "fedpriv.accounting.allocation_events",
+)
+"""Modules whose import registers further events; imported only when an unknown kind is met."""
+
+EventType = TypeVar("EventType", bound=type[PrivacyEvent])
+
+
+def register_event(cls: EventType) -> EventType:
+    """Class decorator: make `event_from_json` know the class by its ``kind``.
+
+    Raises
+    ------
+    InvalidArgument
+        When another class has the same kind.
+    """
+    known = _REGISTRY.get(cls.kind)
+    if known is not None and known.__qualname__ != cls.__qualname__:
+        raise InvalidArgument(f"kind must be unique per event class, got {cls.kind!r} twice ({known}, {cls})")
+    _REGISTRY[cls.kind] = cls
+    return cls
+
+
+def event_from_json(data: Mapping[str, Any]) -> PrivacyEvent:
+    """Rebuild an event from `PrivacyEvent.to_json`.
+
+    Raises
+    ------
+    InvalidArgument
+        When the kind is unknown or the fields are not those of its class.
+    """
+    kind = data.get("kind")
+    for module in _MODULES:
+        if kind in _REGISTRY:
+            break
+        importlib.import_module(module)
+    cls = _REGISTRY.get(str(kind))
+    if cls is None:
+        raise InvalidArgument(f"kind must be one of {', '.join(sorted(_REGISTRY))}, got {kind!r}")
+    arguments = {name: value for name, value in data.items() if name != "kind"}
+    names = [field.name for field in fields(cls) if field.init]
+    if set(arguments) - set(names):
+        raise InvalidArgument(f"fields of event {kind!r} must be among {names}, got {sorted(arguments)}")
+    try:
+        return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in arguments.items()})
+    except TypeError as error:
+        raise InvalidArgument(f"fields of event {kind!r} must be {names}, got {sorted(arguments)}") from error
+
+
+@register_event
+@dataclass(frozen=True)
+class NoRelease(PrivacyEvent):
+    """Nothing that depends on private data is released: epsilon 0."""
+
+    kind = "no_release"
+    adjacencies = BOTH
+
+    def curves(self, orders: FloatArray) -> DirectionalCurves:
+        """Zero at every order."""
+        return DirectionalCurves.symmetric(zero_curve(orders))
+
+    def gaussian_equivalent(self) -> float | None:
+        """0: adds nothing."""
+        return 0.0
+
+
+@register_event
+@dataclass(frozen=True)
+class NonPrivate(PrivacyEvent):
+    """A release without any guarantee: epsilon is infinite.
+
+    Parameters
+    ----------
+    reason : str
+        Why, in words for the report.
+    """
+
+    reason: str = "released without noise"
+
+    kind = "non_private"
+    adjacencies = BOTH
+
+    def curves(self, orders: FloatArray) -> DirectionalCurves:
+        """Infinite at every order."""
+        return DirectionalCurves.symmetric(infinite_curve(orders))
+
+
+@register_event
+@dataclass(frozen=True)
+class Gaussian(PrivacyEvent):
+    """One Gaussian release that every unit takes part in, or whose cohort the view can see.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise standard deviation over the true L2 sensitivity *under the ledger's adjacency* (a sum of
+        contributions clipped to C has sensitivity C under add_or_remove and 2 C under replace_one). 0 means
+        infinite epsilon.
+
+    Notes
+    -----
+    Formal guarantees: RDP(alpha) = alpha / (2 z^2) exactly (Mironov 2017); (epsilon, delta) exactly by the
+    analytic Gaussian curve (Balle and Wang 2018), which the accountant uses for compositions of Gaussians.
+    """
+
+    noise_multiplier: float
+
+    kind = "gaussian"
+    adjacencies = BOTH
+
+    def __post_init__(self) -> None:
+        check_non_negative(noise_multiplier=self.noise_multiplier)
+
+    def curves(self, orders: FloatArray) -> DirectionalCurves:
+        """``alpha / (2 z^2)`` in both directions."""
+        return DirectionalCurves.symmetric(gaussian_curve(self.noise_multiplier, orders))
+
+    def pld(self, discretization: float = PLD_DISCRETIZATION) -> "PrivacyLossDistribution | None":
+        """From ``dp_accounting`` (pessimistic, connect-the-dots)."""
+        return _gaussian_pld(1.0, self.noise_multiplier, discretization)
+
+    def gaussian_equivalent(self) -> float | None:
+        """``1 / z^2``."""
+        return _shift_squared(self.noise_multiplier)
+
+
+@register_event
+@dataclass(frozen=True)
+class PoissonGaussian(PrivacyEvent):
+    """One sum over a Poisson-sampled, secret cohort, with Gaussian noise that does not depend on the cohort.
+
+    Every unit takes part independently with probability ``sampling_rate``, the view cannot see who did, the
+    noise has the same variance whoever took part, and a round never ends in a way that depends on the
+    cohort. Otherwise charge `Gaussian` instead. Statistics taken from one cohort share one coin: describe
+    them by one event with noise multiplier ``(z_1^-2 + z_2^-2)^(-1/2)``.
+
+    Parameters
+    ----------
+    sampling_rate : float
+        q in [0, 1]; 0 gives a zero curve, 1 the plain Gaussian.
+    noise_multiplier : float
+        Noise standard deviation over the clip norm (the sensitivity under add_or_remove), >= 0.
+
+    Notes
+    -----
+    Formal guarantees: the curve is S_alpha(q, z) of Mironov, Talwar, Zhang 2019 (arXiv 1908.10530), which
+    bounds both directions, as computed by ``dp_accounting``; where the library overshoots or fails at a
+    fractional order, the convexity of ``(alpha - 1) RDP(alpha)`` is used instead, in particular RDP(alpha)
+    <= RDP(2) below order 2.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+
+    kind = "poisson_gaussian"
+    adjacencies = frozenset({"add_or_remove"})
+    assumptions = (
+        "the view cannot see who takes part in a round",
+        "the noise does not depend on who takes part, and no round is skipped because of it",
+    )
+
+    def __post_init__(self) -> None:
+        check_probability(sampling_rate=self.sampling_rate)
+        check_non_negative(noise_multiplier=self.noise_multiplier)
+
+    def curves(self, orders: FloatArray) -> DirectionalCurves:
+        """The sampled Gaussian bound, cached per (rate, multiplier, orders)."""
+        return DirectionalCurves.symmetric(
+            _poisson_curve(float(self.sampling_rate), float(self.noise_multiplier), orders.tobytes())
+        )
+
+    def pld(self, discretization: float = PLD_DISCRETIZATION) -> "PrivacyLossDistribution | None":
+        """From ``dp_accounting``, both directions (pessimistic, connect-the-dots)."""
+        return _gaussian_pld(self.sampling_rate, self.noise_multiplier, discretization)
+
+    def gaussian_equivalent(self) -> float | None:
+        """The plain Gaussian when everyone takes part, nothing when nobody does."""
+        if self.sampling_rate == 0:
+            return 0.0
+        return _shift_squared(self.noise_multiplier) if self.sampling_rate == 1 else None
+
+
+@register_event
+@dataclass(frozen=True)
+class FixedSizeGaussian(PrivacyEvent):
+    """One sum over a secret cohort of fixed size, drawn uniformly without replacement, with Gaussian noise.
+
+    Parameters
+    ----------
+    population_size : int
+        Number of units, >= 1.
+    sample_size : int
+        Units in the cohort, between 0 and the population size.
+    noise_multiplier : float
+        Noise standard deviation over ``2 C``, C the clip norm: the sensitivity under replace_one.
+
+    Notes
+    -----
+    Formal guarantees: theorem 27 of Wang, Balle, Kasiviswanathan 2019 (arXiv 1808.00087) at integer orders,
+    as computed by ``dp_accounting``, whose noise multiplier is relative to the replace-one sensitivity; the
+    convex chord between them. Replace_one only: under add_or_remove another unit takes the free place, and
+    the bound is false.
+    """
+
+    population_size: int
+    sample_size: int
+    noise_multiplier: float
+
+    kind = "fixed_size_gaussian"
+    adjacencies = frozenset({"replace_one"})
+    assumptions = (
+        "the view cannot see who takes part in a round",
+        "the noise does not depend on who takes part, and no round is skipped because of it",
+    )
+
+    def __post_init__(self) -> None:
+        check_integer(1, population_size=self.population_size)
+        check_integer(0, sample_size=self.sample_size)
+        if self.sample_size > self.population_size:
+            raise InvalidArgument(
+                f"sample_size must be at most population_size = {self.population_size}, "
+                f"got {self.sample_size}"
+            )
+        check_non_negative(noise_multiplier=self.noise_multiplier)
+
+    def curves(self, orders: FloatArray) -> DirectionalCurves:
+        """The bound for sampling without replacement, cached."""
+        return DirectionalCurves.symmetric(
+            _fixed_size_curve(
+                int(self.population_size),
+                int(self.sample_size),
+                float(self.noise_multiplier),
+                orders.tobytes(),
+            )
+        )
+
+    def pld(self, discretization: float = PLD_DISCRETIZATION) -> "PrivacyLossDistribution | None":
+        """None, unless everyone is drawn (then the plain Gaussian) or nobody."""
+        if self.sample_size in (0, self.population_size):
+            return _gaussian_pld(float(self.sample_size > 0), self.noise_multiplier, discretization)
+        return None
+
+    def gaussian_equivalent(self) -> float | None:
+        """The plain Gaussian when everyone is drawn, nothing when nobody is."""
+        if self.sample_size == 0:
+            return 0.0
+        return _shift_squared(self.noise_multiplier) if self.sample_size == self.population_size else None
+
+
+def _shift_squared(noise_multiplier: float) -> float:
+    return math.inf if noise_multiplier == 0 else 1 / noise_multiplier / noise_multiplier
+
+
+@lru_cache(maxsize=512)
+def _poisson_curve(q: float, z: float, orders: bytes) -> RdpCurve:
+    alpha = np.frombuffer(orders, dtype=np.float64)
+    if q == 0:
+        return zero_curve(alpha)
+    if q == 1 or z == 0:
+        return gaussian_curve(z, alpha)
+    import dp_accounting
+
+    event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
+    # Order 2 is always asked for, because it bounds the orders below.
+    asked = np.union1d(alpha, [2.0])
+    with _quiet_library():
+        raw = dp_accounting.rdp.RdpAccountant(asked.tolist()).compose(event).rdp
+    return _sanitized(asked, raw, z).at(alpha)
+
+
+@lru_cache(maxsize=512)
+def _fixed_size_curve(population: int, sample: int, z: float, orders: bytes) -> RdpCurve:
+    alpha = np.frombuffer(orders, dtype=np.float64)
+    if sample == 0:
+        return zero_curve(alpha)
+    if sample == population or z == 0:
+        return gaussian_curve(z, alpha)
+    import dp_accounting
+
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        population, sample, dp_accounting.GaussianDpEvent(z)
+    )
+    # The bound lives on integer orders; the library would recompute both neighbours for every fractional one.
+    asked = np.unique(np.concatenate([np.floor(alpha), np.ceil(alpha), [2.0]]))
+    asked = asked[asked >= 2]
+    with _quiet_library():
+        accountant = dp_accounting.rdp.RdpAccountant(
+            asked.tolist(), dp_accounting.NeighboringRelation.REPLACE_ONE
+        )
+        raw = accountant.compose(event).rdp
+    return _sanitized(asked, raw, z).at(alpha)
+
+
+@contextmanager
+def _quiet_library() -> Iterator[None]:
+    """Silence the library's warnings about orders it gives up on: `_sanitized` bounds them otherwise."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _sanitized(orders: FloatArray, raw: FloatArray, z: float) -> RdpCurve:
+    """Library values made safe: no NaN, no rounding below the truth, no value above a simple valid bound.
+
+    The library sums terms with binomial coefficients of relative error about machine epsilon times
+    ``alpha log(alpha)``: that much is added, so that rounding can never be mistaken for privacy.
+    """
+    rounding = 2 * np.finfo(np.float64).eps * (8 + orders * np.log(orders)) / (orders - 1)
+    values = np.where(np.isnan(raw), np.inf, np.maximum(raw, 0.0)) + rounding
+    # Sampling never costs more than no sampling (quasi-convexity), and a larger order bounds every smaller
+    # one.
+    values = np.minimum(values, gaussian_curve(z, orders).rdp)
+    values = np.minimum.accumulate(values[::-1])[::-1]
+    # Fractional orders fail or overshoot: the chord of (alpha - 1) RDP(alpha) between integer orders is a
+    # bound too.
+    integer = orders == np.floor(orders)
+    return RdpCurve(orders, np.minimum(values, RdpCurve(orders[integer], values[integer]).at(orders).rdp))
+
+
+def _gaussian_pld(q: float, z: float, discretization: float) -> "PrivacyLossDistribution | None":
+    if z == 0 and q > 0:
+        return None
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    if q == 0:
+        return pld.identity(value_discretization_interval=discretization)
+    return _cached_pld(float(q), float(z), float(discretization))
+
+
+@lru_cache(maxsize=16)
+def _cached_pld(q: float, z: float, discretization: float) -> "PrivacyLossDistribution":
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    return pld.from_gaussian_mechanism(z, value_discretization_interval=discretization, sampling_prob=q)
