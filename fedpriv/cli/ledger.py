@@ -48,8 +48,8 @@ def verify(
 ) -> None:
     """Check every line against the running hash and the rules; exit 1 with the line number when one fails.
 
-    The chain shows damage and edits. Against somebody who rewrites the whole file, compare the last hash with one
-    kept elsewhere (--head; every report prints it).
+    The chain shows damage and edits. Against somebody who rewrites the whole file, compare the last hash with
+    one kept elsewhere (--head; every report prints it).
     """
     from fedpriv.ledger import LedgerError, read_ledger
 
@@ -135,7 +135,8 @@ def _number(value: float | None) -> float | str | None:
 
 def _as_text(summary: dict[str, Any]) -> str:
     lines = [
-        f"{summary['path']}: {summary['lines']} lines, unit {summary['unit']}, adjacency {summary['adjacency']}",
+        f"{summary['path']}: {summary['lines']} lines, unit {summary['unit']}, "
+        f"adjacency {summary['adjacency']}",
         f"runs: {', '.join(summary['runs'])}"
         + (f" (showing {summary['run']} only)" if summary["run"] else ""),
     ]
@@ -143,8 +144,8 @@ def _as_text(summary: dict[str, Any]) -> str:
         lines.append("epsilon: no delta is recorded in the file; pass --delta")
     for view, part in summary["views"].items():
         lines.append(
-            f"{view:>13}: epsilon {_show(part['epsilon'])} at delta {summary['delta']:g} (bound: {part['bound']}; "
-            f"RDP {_show(part['rdp_epsilon'])}, PLD {_show(part['pld_epsilon'])})"
+            f"{view:>13}: epsilon {_show(part['epsilon'])} at delta {summary['delta']:g} "
+            f"(bound: {part['bound']}; RDP {_show(part['rdp_epsilon'])}, PLD {_show(part['pld_epsilon'])})"
         )
         lines += [f"{'':>15}{note}" for note in part["notes"]]
     for name, stage in summary["stages"].items():

@@ -3,8 +3,9 @@
 from fedpriv.ledger.budget import Budget
 from fedpriv.ledger.entries import Entry, PacEntry, Session, StageBound
 from fedpriv.ledger.errors import BudgetExceeded, LedgerCorrupted, LedgerError, LedgerLocked, LedgerMismatch
-from fedpriv.ledger.ledger import Ledger, Reservation
+from fedpriv.ledger.ledger import Ledger
 from fedpriv.ledger.reader import HistoryPoint, LedgerReader, read_ledger
+from fedpriv.ledger.reservation import Reservation
 
 __all__ = [
     "Budget",

@@ -47,9 +47,9 @@ class Budget:
 class BudgetGuard:
     """Decides whether one more release fits a budget.
 
-    RDP answers in microseconds and is enough for most of a run. Near the end the distribution is needed, which
-    takes a noticeable part of a second; since epsilon never falls when events are added, a composition that fits
-    proves that every part of it fits, so a few look-aheads replace a computation per round.
+    RDP answers in microseconds and is enough for most of a run. Near the end the distribution is needed,
+    which takes a noticeable part of a second; since epsilon never falls when events are added, a composition
+    that fits proves that every part of it fits, so a few look-aheads replace a computation per round.
     """
 
     def __init__(self, budget: Budget) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fedpriv.accounting.events import PrivacyEvent, event_from_json
 from fedpriv.accounting.vocabulary import ADJACENCIES, UNITS, VIEWS, Unit, View
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class PacEntry:
-    """One release of a PAC-private stage, in nats of mutual information; never a differential-privacy cost."""
+    """One release of a PAC-private stage, in nats of mutual information; in no epsilon."""
 
     seq: int
     time: str
@@ -81,7 +81,8 @@ class PacEntry:
 
 @dataclass(frozen=True)
 class StageBound:
-    """A bound on a stage as a whole, for the ``release`` view, that may replace the composition of its rounds.
+    """A bound on a stage as a whole, for the ``release`` view, that may replace the composition of its
+    rounds.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ class RuleBroken(Exception):
 
 
 class LedgerState:
-    """Everything the records say, built one record at a time; reading and writing go through the same rules."""
+    """Everything the records say, built one record at a time, by the same rules for readers and writers."""
 
     def __init__(self) -> None:
         self.unit: Unit = "client"
@@ -221,8 +222,8 @@ class LedgerState:
     ) -> None:
         if any(e.run == record["run"] and e.stage == record["stage"] for e in other.values()):
             raise RuleBroken(
-                f"stage {record['stage']!r} of run {record['run']!r} has both differential-privacy and PAC entries; "
-                "the two guarantees cannot be added, so they need stages of their own"
+                f"stage {record['stage']!r} of run {record['run']!r} has both differential-privacy and PAC "
+                "entries; the two guarantees cannot be added, so they need stages of their own"
             )
 
     def _settle(self, record: Mapping[str, Any]) -> None:
@@ -258,7 +259,7 @@ class LedgerState:
         event_from_json(dict(bound.round_event))
         self.bounds[key] = bound
 
-    _HANDLERS = {
+    _HANDLERS: ClassVar[Mapping[str, Callable[[LedgerState, Mapping[str, Any]], None]]] = {
         "header": _header,
         "session": _session,
         DP: _reserve,

@@ -40,9 +40,9 @@ def make_directories(path: Path) -> None:
 class Journal:
     """One writer's hold on an append-only file.
 
-    The lock (``flock``) belongs to this open file: it ends when the journal is closed or its process dies, however
-    it dies. It keeps out other processes and other journals of this process. A process forked from the holder is
-    refused too.
+    The lock (``flock``) belongs to this open file: it ends when the journal is closed or its process dies,
+    however it dies. It keeps out other processes and other journals of this process. A process forked from
+    the holder is refused too.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ class Journal:
         except OSError as error:
             self._file.close()
             raise LedgerLocked(
-                f"{path} is being written by another run; two runs cannot spend from one ledger at the same time. "
-                "Wait for that run to end, or give this one its own account."
+                f"{path} is being written by another run; two runs cannot spend from one ledger at the same "
+                "time. Wait for that run to end, or give this one its own account."
             ) from error
         self.data = self._file.readall()
         self._size = len(self.data)

@@ -26,51 +26,7 @@ from fedpriv.ledger.errors import LedgerError, LedgerMismatch
 from fedpriv.ledger.journal import Journal
 from fedpriv.ledger.reader import LedgerReader
 from fedpriv.ledger.records import FORMAT, GENESIS, VERSION, ParsedFile, encode_line, jsonable, parse
-
-
-class Reservation:
-    """One release that is paid for. Counted from the moment it exists, unless it is voided.
-
-    Call `mark_released` right before anything leaves; then `commit` when the round is over. If the process dies or
-    the object is forgotten, the release stays counted.
-    """
-
-    def __init__(self, ledger: Ledger, seq: int, stage: str, round: int) -> None:
-        self._ledger = ledger
-        self.seq = seq
-        self.stage = stage
-        self.round = round
-        self.released = False
-
-    def mark_released(self) -> None:
-        """Say that something is about to leave the server: from now on the reservation cannot be voided."""
-        self.released = True
-
-    def commit(self, realised: Mapping[str, Any] | None = None) -> None:
-        """Record that the release was made, with what the round turned out to be (survivors, noise shares, ...).
-
-        Raises
-        ------
-        LedgerError
-            When it was settled already.
-        """
-        record = {"realised": jsonable(realised or {}, "realised")}
-        self._ledger._settle("commit", self.seq, record)
-        self.released = True
-
-    def void(self, reason: str) -> None:
-        """Take the charge back: nothing left the server, so nobody learnt anything.
-
-        Raises
-        ------
-        LedgerError
-            After `mark_released`, after `commit`, or when it was voided already.
-        """
-        if self.released:
-            raise LedgerError(
-                f"stage {self.stage!r}, round {self.round} cannot be voided: its release was marked as made"
-            )
-        self._ledger._settle("void", self.seq, {"reason": str(reason)})
+from fedpriv.ledger.reservation import Reservation
 
 
 class Ledger(LedgerReader):
@@ -78,12 +34,12 @@ class Ledger(LedgerReader):
 
     Formal guarantees
     -----------------
-    * When `reserve` returns, its line is on the disk; what it charges is in every later total, in this process and
-      in any later one, until `Reservation.void`.
-    * After a crash at any instant, reopening counts at least every release whose `reserve` had returned and that
-      was not voided before.
-    * A release over the budget, with an infinite epsilon that was not allowed in words, or with an event that does
-      not fit the ledger's adjacency raises before anything is written.
+    * When `reserve` returns, its line is on the disk; what it charges is in every later total, in this
+      process and in any later one, until `Reservation.void`.
+    * After a crash at any instant, reopening counts at least every release whose `reserve` had returned and
+      that was not voided before.
+    * A release over the budget, with an infinite epsilon that was not allowed in words, or with an event that
+      does not fit the ledger's adjacency raises before anything is written.
     * Two writers never hold one file.
     """
 
@@ -168,9 +124,10 @@ class Ledger(LedgerReader):
         ledger = cls(journal, parsed, run, budgets)
         if (ledger.unit, ledger.adjacency) != (unit, adjacency):
             raise LedgerMismatch(
-                f"{journal.path} protects unit {ledger.unit!r} with adjacency {ledger.adjacency!r}, this run asks for "
-                f"unit {unit!r} with adjacency {adjacency!r}; costs under different definitions cannot be added. "
-                "Use the same settings, or another ledger for data that was never used under this one."
+                f"{journal.path} protects unit {ledger.unit!r} with adjacency {ledger.adjacency!r}, this run "
+                f"asks for unit {unit!r} with adjacency {adjacency!r}; costs under different definitions "
+                "cannot be added. Use the same settings, or another ledger for data that was never used under "
+                "this one."
             )
         if parsed.torn_bytes:
             journal.cut(parsed.good_bytes)
@@ -278,24 +235,25 @@ class Ledger(LedgerReader):
     ) -> None:
         """Register, before its first round, a bound on a stage as a whole for the ``release`` view.
 
-        Totals of the release view then take the smaller of this bound and the composition of the stage's rounds.
-        Only register a bound whose hypotheses all hold: only the final model is released, nothing per round.
+        Totals of the release view then take the smaller of this bound and the composition of the stage's
+        rounds. Only register a bound whose hypotheses all hold: only the final model is released, nothing per
+        round.
 
         Parameters
         ----------
         stage : str
         round_event : PrivacyEvent
-            The ``release`` event that every covered round is reserved with. Anything else that the stage reserves
-            is composed on top.
+            The ``release`` event that every covered round is reserved with. Anything else that the stage
+            reserves is composed on top.
         events_by_rounds : mapping
-            An event's JSON form; a reader sets its ``rounds`` to the number of charged rounds. The bound must not
-            fall when rounds grow.
+            An event's JSON form; a reader sets its ``rounds`` to the number of charged rounds. The bound must
+            not fall when rounds grow.
 
         Raises
         ------
         InvalidArgument
-            The stage has begun, or has another bound; the description is not an event with ``rounds``. Registering
-            the same bound again (a resumed run) does nothing.
+            The stage has begun, or has another bound; the description is not an event with ``rounds``.
+            Registering the same bound again (a resumed run) does nothing.
         """
         _check_place(stage, 0)
         described = jsonable(dict(events_by_rounds), "events_by_rounds")
@@ -326,31 +284,32 @@ class Ledger(LedgerReader):
     def _check_events(self, events: Mapping[View, PrivacyEvent], allow_infinite: Collection[View]) -> None:
         if set(events) != set(VIEWS):
             raise InvalidArgument(
-                f"events are given for the views {sorted(events)}; allowed: exactly {list(VIEWS)}, with NoRelease() "
-                "for a view that sees nothing"
+                f"events are given for the views {sorted(events)}; allowed: exactly {list(VIEWS)}, with "
+                "NoRelease() for a view that sees nothing"
             )
         for view in allow_infinite:
             check_choice(VIEWS, allow_infinite=view)
         for view, event in events.items():
             if not isinstance(event, PrivacyEvent):
                 raise InvalidArgument(
-                    f"events[{view!r}] = {event!r} is not a PrivacyEvent (a PAC budget in nats is no differential-"
-                    "privacy cost and goes through reserve_pac)"
+                    f"events[{view!r}] = {event!r} is not a PrivacyEvent (a PAC budget in nats is no "
+                    "differential-privacy cost and goes through reserve_pac)"
                 )
             self._check_adjacency(view, event)
             if event_from_json(event.to_json()) != event:
                 raise InvalidArgument(f"events[{view!r}] = {event!r} does not come back from its JSON form")
             if view not in allow_infinite and _is_infinite(event):
                 raise InvalidArgument(
-                    f"events[{view!r}] = {event!r} has infinite epsilon (a secure sum without noise has infinite "
-                    f"epsilon in the server view); allowed only where the plan says so: allow_infinite=[{view!r}]"
+                    f"events[{view!r}] = {event!r} has infinite epsilon (a secure sum without noise has "
+                    "infinite epsilon in the server view); allowed only where the plan says so: "
+                    f"allow_infinite=[{view!r}]"
                 )
 
     def _check_adjacency(self, view: View, event: PrivacyEvent) -> None:
         if self.adjacency not in event.adjacencies:
             raise InvalidArgument(
-                f"events[{view!r}] = {event!r} is valid for adjacency {sorted(event.adjacencies)}, this ledger is "
-                f"{self.adjacency!r}"
+                f"events[{view!r}] = {event!r} is valid for adjacency {sorted(event.adjacencies)}, this "
+                f"ledger is {self.adjacency!r}"
             )
 
     def _settle(self, kind: str, seq: int, payload: Mapping[str, Any]) -> None:
@@ -366,7 +325,8 @@ class Ledger(LedgerReader):
     def _append(self, payload: Mapping[str, Any], *, apply_after: bool = False) -> int:
         """Write a record durably and take it into the state.
 
-        A cost enters the state before it is written and a refund after: whatever fails in between over-counts.
+        A cost enters the state before it is written and a refund after: whatever fails in between
+        over-counts.
         """
         seq = self._next_seq
         record = {"seq": seq, "type": payload["type"], "time": _now(), "run": self.run, **payload}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 from fedpriv.accounting.accountant import Accountant, Epsilon
-from fedpriv.accounting.validators import InvalidArgument, check_choice
+from fedpriv.accounting.validators import InvalidArgument, check_choice, check_integer
 from fedpriv.accounting.vocabulary import VIEWS, View
 from fedpriv.ledger.entries import Entry, LedgerState, PacEntry, RuleBroken, Session, StageBound
 from fedpriv.ledger.errors import LedgerCorrupted
@@ -27,8 +28,8 @@ class HistoryPoint(NamedTuple):
 class LedgerReader:
     """A ledger as it stands, without the right to write.
 
-    Build one with `read_ledger`. All totals count what was reserved and not voided, of all runs in the file unless
-    a run is named: two runs on the same data compose, whichever program made them.
+    Build one with `read_ledger`. All totals count what was reserved and not voided, of all runs in the file
+    unless a run is named: two runs on the same data compose, whichever program made them.
     """
 
     def __init__(self, path: Path, parsed: ParsedFile) -> None:
@@ -79,8 +80,8 @@ class LedgerReader:
         notes = []
         if self._dropped_bytes:
             notes.append(
-                f"the last line was torn ({self._dropped_bytes} bytes) and is ignored: its write never finished, "
-                "so its release was not made"
+                f"the last line was torn ({self._dropped_bytes} bytes) and is ignored: its write never "
+                "finished, so its release was not made"
             )
         notes += [
             f"line {s.seq + 1}: {s.dropped_bytes} bytes of a torn last line were dropped when run {s.run!r} "
@@ -88,11 +89,12 @@ class LedgerReader:
             for s in self._state.sessions
             if s.dropped_bytes
         ]
-        unknown = [e for e in (*self.entries, *self.pac_entries) if e.status == "interrupted"]
+        both: tuple[Entry | PacEntry, ...] = (*self.entries, *self.pac_entries)
         notes += [
-            f"line {e.seq + 1}: run {e.run!r} stopped in stage {e.stage!r}, round {e.round}, before it said whether "
-            "the release was made; it is counted"
-            for e in unknown
+            f"line {e.seq + 1}: run {e.run!r} stopped in stage {e.stage!r}, round {e.round}, before it said "
+            "whether the release was made; it is counted"
+            for e in both
+            if e.status == "interrupted"
         ]
         return tuple(notes)
 
@@ -157,7 +159,8 @@ class LedgerReader:
     def epsilon_by_stage(
         self, view: View, delta: float, *, run: str | None = None, use_pld: bool = True
     ) -> dict[str, Epsilon]:
-        """Epsilon of every stage taken alone. They do not add up to the total: composition is better than a sum.
+        """Epsilon of every stage taken alone. They do not add up to the total: composition is better than a
+        sum.
 
         Stages of the same name in several runs are composed. PAC stages have no epsilon and are not in it.
         """
@@ -196,6 +199,39 @@ class LedgerReader:
                 points.append(HistoryPoint(entry.seq, entry.stage, entry.round, epsilon))
         return points
 
+    def epsilon_curve(
+        self, delta: float, view: View, *, run: str | None = None, max_points: int = 40
+    ) -> list[HistoryPoint]:
+        """Cumulative epsilon by the best valid bound, at evenly spaced releases and at the last one.
+
+        The curve of a report: it ends at the very number that `epsilon` gives, where `history` (RDP at every
+        release) may end above it.
+
+        Parameters
+        ----------
+        delta : float
+        view : {"server", "participants", "release"}
+        run : str, optional
+            Only points of this run, starting from what it found in the file.
+        max_points : int
+            At most so many points, each a computation of up to a second.
+        """
+        check_choice(VIEWS, view=view)
+        check_integer(1, max_points=max_points)
+        self._check_run(run)
+        charged = [entry for entry in self.entries if entry.charged]
+        shown = [i for i, entry in enumerate(charged) if run in (None, entry.run)]
+        step = max(1, math.ceil(len(shown) / max_points))
+        chosen = set(shown[::-1][::step])
+        so_far = Totals(self._state)
+        points = []
+        for i, entry in enumerate(charged):
+            so_far.add(entry.run, entry.stage, {view: entry.events[view]})
+            if i in chosen:
+                epsilon = so_far.best(view, so_far.counts(view), delta, use_pld=True).epsilon
+                points.append(HistoryPoint(entry.seq, entry.stage, entry.round, epsilon))
+        return points
+
     def pac_totals(self, *, run: str | None = None) -> dict[tuple[str, str], float]:
         """Nats spent per (stage, silo). They are per silo and are never added to an epsilon."""
         self._check_run(run)
@@ -219,7 +255,8 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerReader:
     FileNotFoundError
         There is no such file.
     LedgerCorrupted
-        The chain is broken, with the line number. A torn last line is not an error: it is dropped, with a note.
+        The chain is broken, with the line number. A torn last line is not an error: it is dropped, with a
+        note.
     """
     path = Path(path)
     parsed = parse(path.read_bytes(), path)

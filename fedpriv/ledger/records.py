@@ -4,10 +4,10 @@ A line is ``BODY,"hash":"HEX"}`` where ``BODY`` is the object's text without its
 
     HEX = SHA-256( HEX of the line before, as 64 ASCII characters  ||  BODY )
 
-with 64 zeros before the first line. The hash covers the bytes as they stand in the file, so nothing depends on
-how a JSON library orders keys or prints numbers. It finds damage and edits in the middle; it is not a signature:
-whoever can rewrite the whole file can make a new chain. Keep the last hash elsewhere (the report does) to find
-that out, or to notice that whole lines were cut off the end.
+with 64 zeros before the first line. The hash covers the bytes as they stand in the file, so nothing depends
+on how a JSON library orders keys or prints numbers. It finds damage and edits in the middle; it is not a
+signature: whoever can rewrite the whole file can make a new chain. Keep the last hash elsewhere (the report
+does) to find that out, or to notice that whole lines were cut off the end.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class ParsedFile:
 def parse(data: bytes, path: Path) -> ParsedFile:
     """Check the chain and read the records.
 
-    Only what follows the last newline may be damaged: an append that never finished, so the release it would have
-    paid for was never made. Damage anywhere else is an error.
+    Only what follows the last newline may be damaged: an append that never finished, so the release it would
+    have paid for was never made. Damage anywhere else is an error.
 
     Raises
     ------
@@ -169,5 +169,6 @@ def jsonable(value: Any, where: str) -> Any:
     if hasattr(value, "tolist") and type(value).__module__.split(".")[0] == "numpy":
         return jsonable(value.tolist(), where)
     raise TypeError(
-        f"{where} is a {type(value).__name__}; allowed: None, bool, int, float, str, lists, mappings, numpy values"
+        f"{where} is a {type(value).__name__}; allowed: None, bool, int, float, str, lists, mappings, "
+        "numpy values"
     )

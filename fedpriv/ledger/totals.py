@@ -12,7 +12,7 @@ from typing import cast
 from fedpriv.accounting.accountant import Accountant, Epsilon
 from fedpriv.accounting.events import PrivacyEvent, event_from_json
 from fedpriv.accounting.validators import InvalidArgument
-from fedpriv.accounting.vocabulary import Adjacency, Unit, View
+from fedpriv.accounting.vocabulary import Adjacency, View
 from fedpriv.ledger.entries import LedgerState, StageBound
 
 Counts = Counter[PrivacyEvent]
@@ -67,7 +67,7 @@ class Totals:
         stage: str | None = None,
         extra: tuple[str, str, PrivacyEvent, int] | None = None,
     ) -> dict[tuple[str, str], Counts]:
-        """Events per (run, stage) as seen in a view; `extra` is a release (run, stage, event, count) on top."""
+        """Events per (run, stage) as a view sees them; `extra` is (run, stage, event, count) on top."""
         chosen = {
             (r, s): counts.copy()
             for (r, s, v), counts in self._counts.items()
@@ -80,7 +80,7 @@ class Totals:
 
     def compose(self, counts: Iterable[Counts]) -> Accountant:
         """An accountant over counted events."""
-        accountant = Accountant(cast(Adjacency, self._state.adjacency), unit=cast(Unit, self._state.unit))
+        accountant = Accountant(cast(Adjacency, self._state.adjacency), unit=self._state.unit)
         total: Counts = Counter()
         for part in counts:
             total.update(part)
@@ -93,8 +93,9 @@ class Totals:
         """All valid ways to account for `counts`; the first is plain composition.
 
         A bound replaces exactly the rounds of its own run and stage that are charged with the event it was
-        registered for; what else the stage released is composed on top. The view is a composition of stages, each
-        replaced or not, so every subset of replacements is valid and the smallest result may be reported.
+        registered for; what else the stage released is composed on top. The view is a composition of stages,
+        each replaced or not, so every subset of replacements is valid and the smallest result may be
+        reported.
         """
         plain = [Candidate(self.compose(counts.values()), ())]
         if view != "release":
@@ -142,7 +143,8 @@ class Totals:
             try:
                 epsilon = candidate.epsilon(delta, use_pld)
             except InvalidArgument as error:
-                # A bound whose failure mass reaches delta says nothing at this delta; composition still holds.
+                # A bound whose failure mass reaches delta says nothing at this delta; composition still
+                # holds.
                 best = dataclasses.replace(
                     best, notes=(*best.notes, f"stage bound not usable at delta {delta:g}: {error}")
                 )
@@ -167,7 +169,7 @@ _EVENTS: dict[str, PrivacyEvent] = {}
 
 
 def _event(description: Mapping[str, object]) -> PrivacyEvent:
-    """An event from its JSON form; equal descriptions give the same object, so that cached curves are found."""
+    """An event from its JSON form; equal descriptions give the same object, with its cached curves."""
     key = json.dumps(description, sort_keys=True)
     if key not in _EVENTS:
         _EVENTS[key] = event_from_json(dict(description))

@@ -46,8 +46,8 @@ def top_warnings(report: RunReport) -> list[Warning]:
 def claim(report: RunReport) -> str:
     """The privacy claim of a run: unit, adjacency, epsilon and delta per view, accountant.
 
-    A run whose noise was not secret (a ``void`` warning) claims nothing, and the sentence begins by saying so; what
-    the claim leaves out (``severe`` warnings) is named at its end.
+    A run whose noise was not secret (a ``void`` warning) claims nothing, and the sentence begins by saying
+    so; what the claim leaves out (``severe`` warnings) is named at its end.
     """
     unit = report.unit
     accountants = Counter(v.bound for v in report.views.values() if math.isfinite(v.epsilon))
@@ -61,7 +61,8 @@ def claim(report: RunReport) -> str:
         parts.append(f"epsilon {format_epsilon(found.epsilon)} for the {view} view ({VIEW_WORDS[view]}{by})")
     sentence = (
         f"{unit.capitalize()}-level differential privacy, adjacency {report.adjacency} "
-        f"({ADJACENCY_WORDS[report.adjacency].format(unit=unit)}), at delta {report.delta:.6g}: {'; '.join(parts)}"
+        f"({ADJACENCY_WORDS[report.adjacency].format(unit=unit)}), at delta {report.delta:.6g}: "
+        f"{'; '.join(parts)}"
     )
     if len(accountants) == 1:
         bound = next(iter(accountants))

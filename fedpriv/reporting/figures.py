@@ -223,7 +223,11 @@ def draw_tallies(stage: StageReport) -> Figure | None:
     axes.grid(axis="x", color="#DDDDDD", linewidth=0.8)
     colours = [CHOSEN if i == vote.chosen else OTHER for i in shown]
     values = [vote.tallies[i] for i in shown]
-    whiskers = {"xerr": vote.noise_std, "ecolor": "#333333", "error_kw": {"linewidth": 1, "capsize": 2.5}}
+    whiskers: dict[str, Any] = {
+        "xerr": vote.noise_std,
+        "ecolor": "#333333",
+        "error_kw": {"linewidth": 1, "capsize": 2.5},
+    }
     axes.barh(range(len(shown)), values, color=colours, height=0.72, **(whiskers if vote.noise_std else {}))
     axes.set_yticks(range(len(shown)), labels, fontsize=9)
     for tick, i in zip(axes.get_yticklabels(), shown, strict=True):
@@ -271,8 +275,8 @@ def write_figures(folder: Path, report: RunReport) -> dict[str, Path]:
     Returns
     -------
     dict from name to Path
-        ``epsilon_over_rounds``, ``accuracy_over_rounds``, and ``tallies`` (``tallies_<stage>`` from the second vote
-        on).
+        ``epsilon_over_rounds``, ``accuracy_over_rounds``, and ``tallies`` (``tallies_<stage>`` from the
+        second vote on).
     """
     figures: dict[str, Figure | None] = {
         "epsilon_over_rounds": draw_epsilon(report),

@@ -104,8 +104,8 @@ def _pac(report: RunReport) -> str:
         return ""
     rows = [[p.stage, p.silo, f"{p.nats:.6g}"] for p in report.pac]
     return (
-        "## PAC privacy\n\nMutual information per silo. This is not differential privacy: it is in no epsilon above.\n\n"
-        + _table(["stage", "silo", "nats"], rows)
+        "## PAC privacy\n\nMutual information per silo. This is not differential privacy: it is in no "
+        "epsilon above.\n\n" + _table(["stage", "silo", "nats"], rows)
     )
 
 
@@ -142,8 +142,8 @@ def _vote(vote: VoteRecord) -> str:
         for place, i in enumerate(order, start=1)
     ]
     intro = (
-        f"{vote.voters} clients cast {vote.votes_per_client} votes each over {len(vote.candidates)} candidates in one "
-        f"secure sum; each tally carries noise of standard deviation {vote.noise_std:.3g}."
+        f"{vote.voters} clients cast {vote.votes_per_client} votes each over {len(vote.candidates)} "
+        f"candidates in one secure sum; each tally carries noise of standard deviation {vote.noise_std:.3g}."
     )
     return intro + "\n\n" + _table(["place", "candidate", "noisy tally"], rows)
 
@@ -176,7 +176,8 @@ def _rounds(stage: StageReport) -> str:
 def _accuracy(report: RunReport, figures: Mapping[str, str]) -> str:
     picture = _figure(figures, "accuracy_over_rounds", "Accuracy over rounds")
     if report.final_accuracy is None and not picture:
-        return "## Accuracy\n\nNot evaluated: the server has no public data and no private evaluation was asked for."
+        return "## Accuracy\n\nNot evaluated: the server has no public data and no private evaluation was asked "
+            "for."
     line = (
         ""
         if report.final_accuracy is None
@@ -212,8 +213,8 @@ def _time_and_traffic(report: RunReport) -> str:
 def _recompute(report: RunReport) -> str:
     lines = [
         "## How to recompute this",
-        f"Unit: {report.unit}. Adjacency: {report.adjacency}. Delta: {report.delta!r}. The clip norm, the normalisation "
-        "convention, sampling, rounds, noise multiplier and events of each stage are in its table above.",
+        f"Unit: {report.unit}. Adjacency: {report.adjacency}. Delta: {report.delta!r}. The clip "
+        "norm, the normalisation convention, sampling, rounds, noise multiplier and events of each stage are in its table above.",
     ]
     if report.ledger is not None:
         ledger = report.ledger

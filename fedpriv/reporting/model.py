@@ -1,7 +1,8 @@
-"""What a run reports, as plain data: everything in ``report.json``, and all that the text and figures are made from.
+"""What a run reports, as plain data: everything in ``report.json``, and all that the text and figures are
+made from.
 
-Numbers here were already released or are public: noisy tallies, accuracy on a public hold-out, counts of clients,
-times and bytes. Losses, votes or updates of single clients have no place in a report.
+Numbers here were already released or are public: noisy tallies, accuracy on a public hold-out, counts of
+clients, times and bytes. Losses, votes or updates of single clients have no place in a report.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from fedpriv.accounting.vocabulary import VIEWS, Adjacency, Unit, View
 SCHEMA = 1
 
 Status = Literal["holds", "assumed", "fails"]
-#: ``void``: the claim is false for this run. ``severe``: the claim leaves something out. ``note``: worth knowing.
+#: ``void``: the claim is false for this run. ``severe``: the claim leaves something out. ``note``: worth
+#: knowing.
 Severity = Literal["void", "severe", "note"]
 
 Epsilon = Annotated[float, Field(ge=0, allow_inf_nan=True)]
@@ -136,9 +138,9 @@ class StageReport(_Record):
     name, kind : str
         Its name in the run (``train``) and what it is (``client-level DPSGD-DC``).
     table : dict
-        What a reviewer needs to recompute the cost, in the order to print: mechanism, clip norm, normalisation
-        convention, sampling and rate, rounds, noise multiplier, guaranteed and realised number of noise shares,
-        events.
+        What a reviewer needs to recompute the cost, in the order to print: mechanism, clip norm,
+        normalisation convention, sampling and rate, rounds, noise multiplier, guaranteed and realised number
+        of noise shares, events.
     rounds : list of RoundRecord
     vote : VoteRecord, optional
     hypotheses : list of Hypothesis

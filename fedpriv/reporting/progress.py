@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Progress:
     """Prints what a run does while it does it.
 
-    On a terminal the lines are coloured (``NO_COLOR`` and ``TERM=dumb`` are respected); anywhere else they are plain
-    text without control codes, one line per event, flushed at once.
+    On a terminal the lines are coloured (``NO_COLOR`` and ``TERM=dumb`` are respected); anywhere else they
+    are plain text without control codes, one line per event, flushed at once.
 
     Parameters
     ----------

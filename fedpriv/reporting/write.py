@@ -13,8 +13,8 @@ from fedpriv.reporting.model import RunReport
 def write_report(run_dir: str | os.PathLike[str], report: RunReport) -> list[Path]:
     """Write ``report.json``, ``report.md`` and ``figures/*.png`` into a run folder.
 
-    Writing the same report again gives the same JSON and Markdown; each file is replaced as a whole, so that a crash
-    never leaves half of one.
+    Writing the same report again gives the same JSON and Markdown; each file is replaced as a whole, so that
+    a crash never leaves half of one.
 
     Parameters
     ----------
