@@ -176,8 +176,8 @@ def _rounds(stage: StageReport) -> str:
 def _accuracy(report: RunReport, figures: Mapping[str, str]) -> str:
     picture = _figure(figures, "accuracy_over_rounds", "Accuracy over rounds")
     if report.final_accuracy is None and not picture:
-        return "## Accuracy\n\nNot evaluated: the server has no public data and no private evaluation was asked "
-            "for."
+        why = "the server has no public data and no private evaluation was asked for"
+        return f"## Accuracy\n\nNot evaluated: {why}."
     line = (
         ""
         if report.final_accuracy is None
@@ -214,7 +214,8 @@ def _recompute(report: RunReport) -> str:
     lines = [
         "## How to recompute this",
         f"Unit: {report.unit}. Adjacency: {report.adjacency}. Delta: {report.delta!r}. The clip "
-        "norm, the normalisation convention, sampling, rounds, noise multiplier and events of each stage are in its table above.",
+        "norm, the normalisation convention, sampling, rounds, noise multiplier and events of each "
+        "stage are in its table above.",
     ]
     if report.ledger is not None:
         ledger = report.ledger
