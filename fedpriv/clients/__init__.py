@@ -1,1 +1,18 @@
+"""Client halves: mods that an engineer adds to any ClientApp's ``@app.train()`` function.
 
+>>> from flwr.clientapp import ClientApp
+>>> from fedpriv.clients import client_level_dp_mod, dp_hype_mod
+>>> app = ClientApp()
+>>> @app.train(mods=[dp_hype_mod(lambda candidate, context: 0.0), client_level_dp_mod])
+... def train(msg, context):
+...     ...  # any function that returns an ArrayRecord
+
+Order: votes and evaluations first, ``client_level_dp_mod`` last; each mod answers the messages of its own purpose
+and passes the others on, and the last one lets nothing through in the clear.
+"""
+
+from fedpriv.clients.private_evaluation import private_evaluation_mod
+from fedpriv.clients.private_update import client_level_dp_mod
+from fedpriv.clients.vote import dp_hype_mod
+
+__all__ = ["client_level_dp_mod", "dp_hype_mod", "private_evaluation_mod"]

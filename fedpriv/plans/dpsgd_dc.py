@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedpriv.accounting.events import FixedSizeGaussian, Gaussian, NonPrivate, PoissonGaussian, PrivacyEvent
 from fedpriv.accounting.validators import InvalidArgument
@@ -119,6 +119,10 @@ class DpsgdDcPlan(Plan):
         return cls(
             sampler, codec, noise, adjacency, num_clients, rounds, length, idle_clients_train
         )
+
+    def with_clipping_norm(self, clipping_norm: float) -> DpsgdDcPlan:
+        """The same plan for another clip: noise and grid scale with it, so the events do not change."""
+        return replace(self, codec=replace(self.codec, clipping_norm=clipping_norm))
 
     @property
     def releases(self) -> int:

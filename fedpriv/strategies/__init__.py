@@ -1,1 +1,21 @@
+"""Server halves: Flower strategies that an engineer can use in any ServerApp."""
 
+from fedpriv.strategies.dp_hype import DpHype, VoteOutcome
+from fedpriv.strategies.dpsgd_dc import DpsgdDc, RoundOutcome
+from fedpriv.strategies.noised_sum import NoisedSum, NoisedSumResult
+from fedpriv.strategies.optimizers import ServerAdam, ServerOptimizer, ServerSgd
+from fedpriv.strategies.private_evaluation import EvaluationOutcome, PrivateEvaluation
+
+__all__ = [
+    "DpHype",
+    "DpsgdDc",
+    "EvaluationOutcome",
+    "NoisedSum",
+    "NoisedSumResult",
+    "PrivateEvaluation",
+    "RoundOutcome",
+    "ServerAdam",
+    "ServerOptimizer",
+    "ServerSgd",
+    "VoteOutcome",
+]

@@ -1,0 +1,1 @@
+"""The ClientApp of fedpriv."""

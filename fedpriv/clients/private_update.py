@@ -1,0 +1,110 @@
+"""Client half of DPSGD-DC: clip, encode, noise and mask what an ordinary train function returns."""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from fedpriv import wire
+from fedpriv.clients.noise_share import (
+    draw_share,
+    integer,
+    log_zero_contribution,
+    number,
+    purpose_of,
+    record_of,
+)
+from fedpriv.mechanisms import ArrayLayout, GridCodec, SelfSampling, clip_to_norm
+from fedpriv.secure_sum import Refusal, handle
+from fedpriv.wire import ErrorCode
+
+
+def client_level_dp_mod(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Flower mod that makes a train function private at client level.
+
+    The function underneath receives ``arrays`` (ArrayRecord) and ``config`` (ConfigRecord) as with FedAvg and
+    returns a message with one ArrayRecord of the same names and shapes. What leaves the client is the masked sum
+    of the clipped difference (received minus returned) and a noise share. Everything else in the reply, metrics
+    and numbers of examples included, is dropped.
+
+    Guarantees:
+
+    * the contribution has L2 norm at most the clip, over all arrays at once, 0-d arrays included, checked in
+      integers; NaN, infinities, an exception or a reply with other arrays make it zero, still noised;
+    * with self-sampling the coin is tossed here, from the operating system's entropy, and is never sent;
+    * a message of any other kind gets an error reply and the function is not called.
+
+    Parameters
+    ----------
+    msg : Message
+        A request of :class:`fedpriv.strategies.DpsgdDc`.
+    context : Context
+        The client's context; node config keys ``min-neighbours`` and ``min-noise-share`` are its floors.
+    call_next : callable
+        The train function.
+
+    Returns
+    -------
+    Message
+        A stage of the secure sum, or an error reply.
+    """
+    if purpose_of(msg, context) not in (None, wire.PURPOSE_UPDATE):
+        # another algorithm's message (a vote without its mod): answered by an error, never by the function
+        return handle(msg, context, _refuse)
+
+    def produce(request: Message, ctx: Context) -> np.ndarray:
+        return _contribution(request, ctx, call_next)
+
+    return handle(msg, context, produce)
+
+
+def _refuse(request: Message, context: Context) -> np.ndarray:
+    raise Refusal(ErrorCode.BAD_REQUEST)
+
+
+def _contribution(request: Message, context: Context, call_next: ClientAppCallable) -> np.ndarray:
+    record = record_of(request, wire.RECORD_UPDATE)
+    clipping_norm = number(record, wire.UPDATE_CLIPPING_NORM, 1e-300, 1e300)
+    codec = GridCodec(clipping_norm, integer(record, wire.UPDATE_CLIP_UNITS, 1, 2**30))
+    rate = number(record, wire.UPDATE_SAMPLING_RATE, 2.0**-53, 1.0)
+    server_round = integer(record, wire.UPDATE_ROUND, 0, 2**62)
+    start = request.content.get("arrays")
+    if not isinstance(start, ArrayRecord):
+        raise Refusal(ErrorCode.BAD_REQUEST)
+    arrays = {name: array.numpy() for name, array in start.items()}
+    layout = ArrayLayout.of(arrays)
+    noise = draw_share(record, context, layout.size, codec.clip_units, (wire.PURPOSE_UPDATE, server_round))
+    takes_part = rate >= 1.0 or SelfSampling(rate).toss()
+    if not takes_part and not record.get(wire.UPDATE_IDLE_TRAINS, True):
+        return noise
+    update = _local_update(request, context, call_next, layout, layout.flatten(arrays))
+    units = codec.encode(clip_to_norm(update, clipping_norm).vector)
+    return noise + units if takes_part else noise
+
+
+def _local_update(
+    request: Message, context: Context, call_next: ClientAppCallable, layout: ArrayLayout, start: np.ndarray
+) -> np.ndarray:
+    """Received minus returned arrays, flat; zeros when the function failed in any way."""
+    zeros = np.zeros(layout.size)
+    inner = RecordDict({k: v for k, v in request.content.items() if not k.startswith("fedpriv.")})
+    inner.setdefault("config", ConfigRecord())
+    try:
+        reply = call_next(Message(content=inner, metadata=request.metadata), context)
+        if reply.has_error():
+            log_zero_contribution("the train function answered an error")
+            return zeros
+        records = list(reply.content.array_records.values())
+        if len(records) != 1:
+            log_zero_contribution(f"the train function returned {len(records)} ArrayRecords, one is needed")
+            return zeros
+        returned = layout.flatten({name: array.numpy() for name, array in records[0].items()})
+    except Exception as error:  # a drop-out that depends on the data would itself be a release
+        log_zero_contribution("the train function failed", error)
+        return zeros
+    update = start - returned
+    if not np.all(np.isfinite(update)):
+        log_zero_contribution("the update is not finite")
+        return zeros
+    return update

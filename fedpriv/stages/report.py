@@ -1,0 +1,218 @@
+"""From a finished run to its report."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedpriv.accounting.vocabulary import VIEWS, View
+from fedpriv.mechanisms import SelfSampling
+from fedpriv.reporting import (
+    CLEAR_METRICS,
+    PER_RUN_LEDGER,
+    SEEDED_NOISE,
+    SIMULATED_SUM,
+    BudgetRecord,
+    EpsilonPoint,
+    LedgerRecord,
+    RunReport,
+    StageReport,
+    ViewReport,
+    Warning,
+    claim,
+    write_report,
+)
+from fedpriv.stages.base import Run, RunState, report_hypotheses
+from fedpriv.strategies import NoisedSum
+from fedpriv.tasks.base import Task
+
+_PACKAGES = ("fedpriv", "flwr", "dp-accounting", "numpy", "scipy", "torch", "cryptography")
+
+
+def write_run_report(run: Run, task: Task, state: RunState, evaluation: NoisedSum, seconds: float) -> str:
+    """Write report.json, report.md and the figures; return the claim as a sentence."""
+    configured = run.settings.run
+    delta = configured.resolved_delta
+    stages = list(state.reports)
+    if run.plans.evaluation is not None:
+        stages.append(_evaluation_stage(run, evaluation))
+    accuracies = [r.accuracy for stage in stages for r in stage.rounds if r.accuracy is not None]
+    report = RunReport(
+        title=f"{configured.name}: {task.title}, {configured.num_clients} clients",
+        unit="client",
+        adjacency=configured.adjacency,
+        delta=delta,
+        views={view: _view(run, view) for view in VIEWS},
+        stages=stages,
+        warnings=_warnings(run),
+        settings=run.settings.to_run_config(),
+        environment=_environment(seconds),
+        orders=[float(order) for order in run.ledger.totals()[configured.budget_view].orders],
+        epsilon_curves={
+            view: [
+                EpsilonPoint(stage=point.stage, round=point.round, epsilon=point.epsilon)
+                for point in run.ledger.history(delta, view)
+            ]
+            for view in VIEWS
+        },
+        budget=BudgetRecord(view=configured.budget_view, max_epsilon=configured.resolved_max_epsilon),
+        outcome=state.stopped or "all stages ran to their end",
+        final_accuracy=accuracies[-1] if accuracies else None,
+        ledger=LedgerRecord(
+            file=Path(run.ledger.path).name,
+            lines=run.ledger.num_lines,
+            head=run.ledger.head,
+            runs=list(run.ledger.runs),
+            notes=list(run.ledger.notes),
+        ),
+        partition_figure=_partition_figure(run, task),
+        model_file=run.folder.model.name,
+        load_example=_load_example(configured.task, configured.model or task.default_model, configured.seed),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    write_report(run.folder.path, report)
+    return claim(report)
+
+
+def _view(run: Run, view: View) -> ViewReport:
+    found = run.ledger.epsilon(view, run.settings.run.resolved_delta)
+    return ViewReport(
+        epsilon=found.epsilon,
+        bound=found.bound,
+        rdp_epsilon=found.rdp_epsilon,
+        pld_epsilon=found.pld_epsilon,
+        order=found.order,
+        statement=_statement(run, view),
+        notes=list(found.notes),
+    )
+
+
+def _statement(run: Run, view: View) -> str:
+    configured, plan = run.settings.run, run.plans.train
+    who = {
+        "server": "Whoever runs the server sees every secure sum and every model",
+        "participants": "Whoever takes part sees every broadcast model and its own noise",
+        "release": "Whoever gets only the final model",
+    }[view]
+    if view == "server" and configured.noise == "central":
+        return f"{who}, before the server adds the noise: nothing bounds what it learns."
+    if plan is None:
+        return f"{who}; one vote, nothing is sampled."
+    if isinstance(plan.sampler, SelfSampling):
+        return f"{who}, but not who took part: charged with amplification by sampling at rate {plan.sampler.rate:g}."
+    if plan.sampler.name == "server":
+        if view != "release":
+            return f"{who} and may know the cohort: every round is charged as if the client took part."
+        amplified = plan.events()["release"] != plan.events()["participants"]
+        return f"{who} does not know the cohorts: " + (
+            "charged with amplification by sampling."
+            if amplified
+            else "not amplified, because the number of noise shares depends on the cohort."
+        )
+    return f"{who}; every client takes part in every round, nothing is sampled."
+
+
+def _warnings(run: Run) -> list[Warning]:
+    configured = run.settings.run
+    found = []
+    if configured.seeded_noise:
+        found.append(SEEDED_NOISE)
+    if configured.evaluate == "clear":
+        found.append(CLEAR_METRICS)
+    if configured.secure_sum == "simulated":
+        found.append(SIMULATED_SUM)
+    if not configured.account:
+        found.append(PER_RUN_LEDGER)
+    if configured.resolved_delta >= 1.0 / configured.num_clients:
+        found.append(
+            Warning(
+                text=f"delta {configured.resolved_delta:g} is not below 1/n = {1 / configured.num_clients:.3g}: a "
+                "mechanism that publishes one client at random would pass",
+                severity="severe",
+            )
+        )
+    if configured.evaluate == "none":
+        found.append(Warning(text="the model was not evaluated: evaluate = none"))
+    found += [Warning(text=text) for text in run.plans.warnings()]
+    return found
+
+
+def _evaluation_stage(run: Run, sums: NoisedSum) -> StageReport:
+    plan = run.plans.evaluation
+    assert plan is not None
+    charged = [entry for entry in run.ledger.entries if entry.stage == "evaluate" and entry.charged]
+    epsilon = {
+        view: result.epsilon
+        for view in VIEWS
+        if (result := run.ledger.epsilon_by_stage(view, run.settings.run.resolved_delta).get("evaluate"))
+    }
+    return StageReport(
+        name="evaluate",
+        kind="private evaluation",
+        table={**plan.describe(), "evaluations released": len(charged)},
+        hypotheses=report_hypotheses(plan),
+        bytes_up=sums.bytes_up,
+        bytes_down=sums.bytes_down,
+        epsilon=epsilon,
+    )
+
+
+def _partition_figure(run: Run, task: Task) -> str:
+    from fedpriv.tasks.client_data import client_counts
+    from fedpriv.tasks.federated import partition_settings
+    from fedpriv.tasks.partitions import plot_partition
+
+    configured = run.settings.run
+    counts = client_counts(
+        task, partition_settings(run.settings), configured.holdout_fraction, configured.seed
+    )
+    path = run.folder.figures / "partition.png"
+    plot_partition(counts, path)
+    return path.relative_to(run.folder.path).as_posix()
+
+
+def _load_example(task: str, model: str, seed: int) -> str:
+    return f'''import torch
+from safetensors.torch import load_file
+
+from fedpriv.tasks import get_task
+from fedpriv.tasks.client_data import public_split
+
+task = get_task("{task}")
+model = task.build_model("{model}", seed={seed})
+model.load_state_dict(load_file("model.safetensors"))
+images = public_split(task, 0.2, {seed}).x[:5]
+print(model(images).argmax(dim=1))'''
+
+
+def _environment(seconds: float) -> dict[str, str]:
+    found = {name: _version(name) for name in _PACKAGES}
+    found["python"] = platform.python_version()
+    found["platform"] = platform.platform()
+    found["wall time of this session"] = f"{seconds:.1f} s"
+    if commit := _commit():
+        found["commit"] = commit
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed as a package"
+
+
+def _commit() -> str:
+    """Commit of the source tree that fedpriv was imported from; empty outside a git checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,189 @@
+"""A whole run: settings, federation, plans, stages, report."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from fedpriv.ledger import Budget, Ledger
+from fedpriv.mechanisms import ArrayLayout
+from fedpriv.reporting import Progress
+from fedpriv.settings import Settings, SettingsError, resolve_settings
+from fedpriv.stages.base import Run, RunState
+from fedpriv.stages.evaluation import make_evaluator
+from fedpriv.stages.federation import wait_for_clients
+from fedpriv.stages.folder import RunFolder
+from fedpriv.stages.planning import RunPlans, make_plans
+from fedpriv.stages.registry import stage_class
+from fedpriv.stages.report import write_run_report
+from fedpriv.strategies import NoisedSum
+from fedpriv.tasks import get_task
+from fedpriv.tasks.base import Task
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: Keys that may differ when a run is resumed: they do not touch data, noise or budget.
+_FREE_ON_RESUME = ("run-dir", "name", "resume", "timeout", "wait-for-clients")
+
+
+def initial_model(settings: Settings, task: Task) -> ArrayRecord:
+    """The model before any training, from the run's seed."""
+    model = task.build_model(settings.run.model, settings.run.seed)
+    return ArrayRecord(model.state_dict())
+
+
+def execute_run(grid: Grid, run_config: Mapping[str, Any], progress: Progress | None = None) -> Path:
+    """Run all stages over a federation and write the report.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid.
+    run_config : mapping
+        The run configuration.
+    progress : Progress, optional
+        Where console lines go; standard output by default.
+
+    Returns
+    -------
+    Path
+        The run folder.
+
+    Raises
+    ------
+    SettingsError
+        For a bad configuration or a federation of another size, before anything is sent.
+    """
+    progress = Progress() if progress is None else progress
+    started = time.monotonic()
+    settings, folder, state = _open(run_config)
+    stages = [stage_class(name)() for name in settings.run.stage_names]
+    task = get_task(settings.run.task)
+    initial = initial_model(settings, task)
+    length = ArrayLayout.of({name: array.numpy() for name, array in initial.items()}).size
+    plans = make_plans(settings, length)
+    clients = wait_for_clients(
+        grid, settings.run.num_clients, settings.run.wait_for_clients, progress.message
+    )
+    with _open_ledger(settings, folder) as ledger:
+        sums = NoisedSum(ledger, settings.run.secure_sum, settings.run.timeout)
+        sums.share_threshold = settings.run.share_threshold or None
+        sums.neighbours = settings.run.neighbours or None
+        sums.seed = settings.run.seed if settings.run.seeded_noise else None
+        evaluator = make_evaluator(settings, plans, task, grid, clients, sums, progress)
+        run = Run(settings, plans, grid, clients, ledger, folder, progress, evaluator, initial)
+        _announce(settings, plans, folder, progress)
+        state = RunState(initial) if state is None else state
+        _run_stages(run, stages, state)
+        if settings.run.evaluate != "none" and "train" not in settings.run.stage_names:
+            progress.message("nothing was trained: the model is the initial one")
+        folder.save_model(state.arrays)
+        claim = write_run_report(run, task, state, sums, time.monotonic() - started)
+    progress.done(claim, str(folder.path / "report.md"))
+    return folder.path
+
+
+def _run_stages(run: Run, stages: list[Any], state: RunState) -> None:
+    order = [stage.name for stage in stages]
+    for stage in stages:
+        if state.stage in order and order.index(stage.name) < order.index(state.stage):
+            continue
+        if stage.name == state.stage and state.round < 0:
+            continue  # finished before the run was interrupted
+        if state.stopped:
+            continue
+        plan = run.plans.named()[stage.name]
+        run.progress.stage(stage.name, stage.kind, plan.releases)
+        report = stage.run(run, state)
+        report.epsilon = {
+            view: result.epsilon
+            for view in ("server", "participants", "release")
+            if (result := run.ledger.epsilon_by_stage(view, run.settings.run.resolved_delta).get(stage.name))
+        }
+        state.reports = [known for known in state.reports if known.name != stage.name] + [report]
+        state.stage, state.round = stage.name, -1
+        state.optimizer = {}
+        run.folder.save_checkpoint(state)
+
+
+def _open(run_config: Mapping[str, Any]) -> tuple[Settings, RunFolder, RunState | None]:
+    """Settings, folder and, when resuming, the last checkpoint."""
+    settings = resolve_settings(run_config)
+    for name in settings.run.stage_names:
+        stage_class(name)
+    root = Path(settings.run.run_dir) if settings.run.run_dir else Path.cwd() / "runs"
+    if settings.run.resume:
+        return _resume(settings, root)
+    name = settings.run.name or f"{settings.run.task}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if not _NAME.fullmatch(name):
+        raise SettingsError(
+            f"run config: name = {name!r}: should be letters, digits, dots, dashes and underscores"
+        )
+    if (root / name / "ledger.jsonl").exists() or (root / name / "config.toml").exists():
+        raise SettingsError(
+            f"run config: name = {name!r}: {root / name} holds a run; choose another name, or resume it with "
+            f"resume = {name!r}"
+        )
+    folder = RunFolder(root / name)
+    settings = dataclasses.replace(settings, run=settings.run.model_copy(update={"name": name}))
+    folder.write_text(folder.config, settings.to_toml())
+    return settings, folder, None
+
+
+def _resume(settings: Settings, root: Path) -> tuple[Settings, RunFolder, RunState | None]:
+    name = settings.run.resume
+    if not _NAME.fullmatch(name) or not (root / name / "config.toml").exists():
+        raise SettingsError(f"run config: resume = {name!r}: {root / name} holds no run to continue")
+    folder = RunFolder(root / name)
+    stored = _flatten(tomllib.loads(folder.config.read_text()))
+    asked = settings.to_run_config()
+    changed = [k for k in asked if k not in _FREE_ON_RESUME and k in stored and asked[k] != stored[k]]
+    if changed:
+        details = ", ".join(f"{key} = {asked[key]!r} (was {stored[key]!r})" for key in changed)
+        raise SettingsError(
+            f"run config: resume = {name!r}: a run continues with its own configuration, but {details}; leave "
+            "these keys out or set them as they were"
+        )
+    settings = dataclasses.replace(settings, run=settings.run.model_copy(update={"name": name}))
+    return settings, folder, folder.load_checkpoint()
+
+
+def _flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{inner}": item for inner, item in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _open_ledger(settings: Settings, folder: RunFolder) -> Ledger:
+    run = settings.run
+    path = Path(run.account) if run.account else folder.ledger
+    limit = Budget(run.resolved_max_epsilon, run.resolved_delta, run.budget_view)
+    return Ledger.open(
+        path, unit="client", adjacency=run.adjacency, run=run.name, delta=run.resolved_delta, budgets=limit
+    )
+
+
+def _announce(settings: Settings, plans: RunPlans, folder: RunFolder, progress: Progress) -> None:
+    run = settings.run
+    planned = plans.epsilons(run.resolved_delta)
+    spent = ", ".join(f"{view} {result.epsilon:.3f}" for view, result in planned.items())
+    progress.start(
+        f"fedpriv: {run.stages} on {run.task}, {run.num_clients} clients, in {folder.path}",
+        f"planned epsilon at delta {run.resolved_delta:.3g}: {spent}",
+    )
+    if run.resolved_delta >= 1.0 / run.num_clients:
+        progress.warn(f"delta = {run.resolved_delta:g} is not below 1/num-clients = {1 / run.num_clients:.3g}")
+    for text in plans.warnings():
+        progress.warn(text)
