@@ -126,7 +126,7 @@ class Ledger(LedgerReader):
             raise LedgerMismatch(
                 f"{journal.path} protects unit {ledger.unit!r} with adjacency {ledger.adjacency!r}, this run "
                 f"asks for unit {unit!r} with adjacency {adjacency!r}; costs under different definitions "
-                "cannot be added. Use the same settings, or another ledger for data never used under this one."
+                "cannot be added. Use the same settings, or another ledger, for unrelated data."
             )
         if parsed.torn_bytes:
             journal.cut(parsed.good_bytes)

@@ -17,7 +17,12 @@ VIEW_WORDS = {
     "participants": "whoever sees every broadcast model",
     "release": "whoever sees only the final model",
 }
-ACCOUNTANT_WORDS = {"rdp": "Rényi", "pld": "privacy-loss distribution", "none": "no release"}
+ACCOUNTANT_WORDS = {
+    "rdp": "Rényi",
+    "pld": "privacy-loss distribution",
+    "analytic": "exact Gaussian",
+    "none": "no release",
+}
 
 
 def format_epsilon(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ VIEW_STYLE: dict[View, dict[str, Any]] = {
     "participants": {"color": "#E69F00", "linestyle": (0, (4, 2)), "linewidth": 2.0},
     "release": {"color": "#009E73", "linestyle": (0, (1, 1.5)), "linewidth": 2.6},
 }
+RING: dict[View, float] = {"server": 12, "participants": 8, "release": 4.5}
 CHOSEN, OTHER, LIMIT, GREY = "#D55E00", "#56B4E9", "#CC79A7", "#5A5A5A"
 MAX_BARS = 24
 
@@ -64,13 +66,13 @@ def draw_epsilon(report: RunReport) -> Figure | None:
     for view in VIEWS:
         if not finite[view]:
             continue
-        x = [places[p.stage, p.round] for p in finite[view]]
-        y = [p.epsilon for p in finite[view]]
+        x, y = _line([places[p.stage, p.round] for p in finite[view]], [p.epsilon for p in finite[view]])
         claimed = report.views[view].epsilon
-        label = f"{view}: epsilon {format_epsilon(claimed)} at the end"
-        axes.plot(x, y, drawstyle="steps-post", label=label, solid_capstyle="butt", **VIEW_STYLE[view])
+        label = f"{view}: epsilon {format_epsilon(claimed)}"
+        axes.plot(x, y, label=label, solid_capstyle="butt", **VIEW_STYLE[view])
         if math.isfinite(claimed):
-            axes.plot(x[-1:], [claimed], "o", color=VIEW_STYLE[view]["color"], markersize=7, clip_on=False)
+            # Views with one epsilon share a place: rings of different size keep all of them visible.
+            axes.plot([x[-1]], [claimed], "o", color=VIEW_STYLE[view]["color"], ms=RING[view], clip_on=False)
     if report.budget is not None and math.isfinite(report.budget.max_epsilon):
         limit = report.budget.max_epsilon
         axes.axhline(limit, color=LIMIT, linewidth=1.6, linestyle="-.")
@@ -87,17 +89,25 @@ def draw_epsilon(report: RunReport) -> Figure | None:
     _mark_stages(axes, report, places)
     axes.set_ylim(bottom=0)
     axes.set_ylim(top=axes.get_ylim()[1] * 1.08)
-    axes.set_xlim(0.5 if last > 1 else 0, last + 0.5)
+    axes.set_xlim(0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("release number (all stages, in order)")
     axes.set_ylabel(f"epsilon spent so far (nats), delta = {report.delta:.3g}")
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3, handlelength=2.4, columnspacing=1.4)
     infinite = [view for view in VIEWS if math.isinf(report.views[view].epsilon)]
     subtitle = "lines: after each release; dots: the claim, by the best valid bound"
     if infinite:
         subtitle += f"; no guarantee at all: {', '.join(infinite)}"
     _title(axes, "Privacy spent, by who is looking", subtitle)
     return figure
+
+
+def _line(x: list[int], y: list[float]) -> tuple[list[float], list[float]]:
+    """Steps where every release has a point, straight lines between points where releases were left out."""
+    if x[-1] - x[0] >= len(x):
+        return [float(place) for place in x], y
+    corners = [place + side for place in x for side in (-0.5, 0.5)]
+    return corners, [level for level in y for _ in range(2)]
 
 
 def _places(report: RunReport) -> dict[tuple[str, int], int]:
@@ -145,6 +155,7 @@ def draw_accuracy(report: RunReport) -> Figure | None:
     if not stages:
         return None
     figure, axes = _figure(8.2, 4.4)
+    crowded = max(r.round for s in stages for r in s.rounds) > 40
     colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"]
     markers = "os^D"
     for i, stage in enumerate(stages):
@@ -156,7 +167,7 @@ def draw_accuracy(report: RunReport) -> Figure | None:
             y,
             color=colour,
             linewidth=2,
-            marker=markers[i % len(markers)] if len(x) <= 40 else None,
+            marker=None if crowded and len(x) > 1 else markers[i % len(markers)],
             markersize=5,
             label=stage.name,
         )
@@ -215,6 +226,8 @@ def draw_tallies(stage: StageReport) -> Figure | None:
         return None
     order = sorted(range(len(vote.tallies)), key=lambda i: -vote.tallies[i])
     shown = order[:MAX_BARS]
+    if vote.chosen not in shown:
+        shown[-1] = vote.chosen
     constant = _constant_keys(vote) if len(vote.candidates) > 1 else []
     labels = [describe_candidate(vote.candidates[i], constant) for i in shown]
     width = 5.4 + min(4.0, 0.075 * max(len(label) for label in labels))
@@ -234,7 +247,7 @@ def draw_tallies(stage: StageReport) -> Figure | None:
         if i == vote.chosen:
             tick.set_fontweight("bold")
             tick.set_color("#A84800")
-    axes.invert_yaxis()
+    axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.axvline(0, color="#333333", linewidth=0.8)
     for y, value in enumerate(values):
         axes.annotate(
@@ -247,14 +260,18 @@ def draw_tallies(stage: StageReport) -> Figure | None:
             color=GREY,
         )
     axes.margins(x=0.1)
-    axes.set_xlabel(f"noisy tally (votes; {vote.voters} clients, {vote.votes_per_client} votes each)")
-    noise = f"whiskers: noise, one standard deviation = {vote.noise_std:.2f} votes"
-    hidden = f"; {len(order) - len(shown)} lower tallies not shown" if len(order) > len(shown) else ""
-    same = (
-        f"; same for all: {', '.join(f'{k} {vote.candidates[0][k]}' for k in constant)}" if constant else ""
-    )
+    each = "1 vote" if vote.votes_per_client == 1 else f"{vote.votes_per_client} votes"
+    axes.set_xlabel(f"noisy tally (votes; {vote.voters} clients, {each} each)")
+    remarks = ["no noise"]
+    if vote.noise_std:
+        remarks = [f"whiskers: noise, one standard deviation = {vote.noise_std:.2f} votes"]
+    if len(order) > len(shown):
+        remarks.append(f"{len(order) - len(shown)} other tallies not shown")
+    if constant:
+        same = {key: vote.candidates[0][key] for key in constant}
+        remarks.append(f"same for all: {describe_candidate(same)}")
     _title(axes, f"Private vote ({stage.name}): chosen in orange", "")
-    figure.supxlabel(noise + hidden + same, fontsize=8.5, color=GREY)
+    figure.supxlabel(textwrap.fill("; ".join(remarks), int(13 * width)), fontsize=8.5, color=GREY)
     return figure
 
 

@@ -91,7 +91,10 @@ def _assumptions(report: RunReport) -> str:
         lines += [_hypothesis(h, stage.name) for h in stage.hypotheses]
     if not lines:
         return ""
-    return "## Assumptions\n\n" + "\n".join(lines)
+    rule = (
+        "A bound is used only where everything it needs *holds*, or a line above says that it is conditional."
+    )
+    return f"## Assumptions\n\n{chr(10).join(lines)}\n\n{rule}"
 
 
 def _hypothesis(hypothesis: Hypothesis, stage: str) -> str:
@@ -151,11 +154,10 @@ def _vote(vote: VoteRecord) -> str:
 def _rounds(stage: StageReport) -> str:
     columns: list[tuple[str, list[str]]] = [("round", [str(r.round) for r in stage.rounds])]
     columns.append(("accuracy", [_percent(r.accuracy) for r in stage.rounds]))
-    columns += [
-        (f"epsilon ({v}, RDP)", [format_epsilon(r.epsilon.get(v)) for r in stage.rounds])
-        for v in VIEWS
-        if any(v in r.epsilon for r in stage.rounds)
-    ]
+    by_cells: dict[tuple[str, ...], list[str]] = {}
+    for view in VIEWS:
+        by_cells.setdefault(tuple(format_epsilon(r.epsilon.get(view)) for r in stage.rounds), []).append(view)
+    columns += [(f"epsilon ({', '.join(views)}; RDP)", list(cells)) for cells, views in by_cells.items()]
     columns.append(("asked", [_count(r.asked) for r in stage.rounds]))
     columns.append(("in the sum", [_count(r.survivors) for r in stage.rounds]))
     columns.append(("noise shares", [_count(r.noise_shares) for r in stage.rounds]))
@@ -229,7 +231,7 @@ def _recompute(report: RunReport) -> str:
         )
         lines += ["\n".join(f"- {_text(note)}" for note in ledger.notes)] if ledger.notes else []
     if report.orders:
-        orders = ", ".join(f"{order:g}" for order in report.orders)
+        orders = format_orders(report.orders)
         lines.append(
             f"Rényi orders ({len(report.orders)}, extended when the best one sits at an edge): {orders}."
         )
@@ -266,6 +268,29 @@ def format_bytes(count: int) -> str:
             break
         value /= 1000
     return f"{count} B" if unit == "B" else f"{value:.3g} {unit}" if value < 1 else f"{value:.2f} {unit}"
+
+
+def format_orders(orders: Sequence[float]) -> str:
+    """Orders with evenly spaced ones written as ranges.
+
+    >>> format_orders([1.1, 1.2, 1.3, 1.4, 2, 3, 64])
+    '1.1 to 1.4 by 0.1, 2, 3, 64'
+    """
+    parts: list[str] = []
+    start = 0
+    while start < len(orders):
+        end = start + 1
+        while end < len(orders) and math.isclose(
+            orders[end] - orders[end - 1], orders[start + 1] - orders[start], rel_tol=1e-6
+        ):
+            end += 1
+        if end - start >= 4:
+            parts.append(f"{orders[start]:g} to {orders[end - 1]:g} by {orders[start + 1] - orders[start]:g}")
+            start = end
+        else:
+            parts.append(f"{orders[start]:g}")
+            start += 1
+    return ", ".join(parts)
 
 
 def _percent(value: float | None) -> str:
