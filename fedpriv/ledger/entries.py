@@ -152,7 +152,7 @@ class LedgerState:
             raise RuleBroken("a ledger has exactly one header, on its first line")
         try:
             handler(self, record)
-        except (KeyError, TypeError, ValueError) as error:
+        except (ImportError, KeyError, TypeError, ValueError) as error:
             raise RuleBroken(f"bad {record['type']} record: {error!r}") from error
 
     def is_open(self, seq: int) -> bool:

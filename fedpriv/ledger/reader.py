@@ -17,12 +17,25 @@ from fedpriv.ledger.totals import Totals
 
 
 class HistoryPoint(NamedTuple):
-    """Cumulative epsilon right after one charged release."""
+    """Cumulative epsilon right after one charged release.
+
+    Parameters
+    ----------
+    seq : int
+        Line (counted from 0) that reserved it.
+    stage, round
+        Which release it was.
+    epsilon : float
+        Of everything up to it.
+    release : int
+        Its number among all charged releases of the file, counted from 1.
+    """
 
     seq: int
     stage: str
     round: int
     epsilon: float
+    release: int
 
 
 class LedgerReader:
@@ -184,19 +197,17 @@ class LedgerReader:
         Returns
         -------
         list of HistoryPoint
-            (seq, stage, round, epsilon); epsilon counts all runs up to that line.
+            Its epsilon counts all runs up to that line.
         """
         check_choice(VIEWS, view=view)
         self._check_run(run)
         so_far = Totals(self._state)
         points = []
-        for entry in self.entries:
-            if not entry.charged:
-                continue
+        for release, entry in enumerate((e for e in self.entries if e.charged), start=1):
             so_far.add(entry.run, entry.stage, {view: entry.events[view]})
             if run in (None, entry.run):
                 epsilon = so_far.best_rdp(view, so_far.counts(view), delta)
-                points.append(HistoryPoint(entry.seq, entry.stage, entry.round, epsilon))
+                points.append(HistoryPoint(entry.seq, entry.stage, entry.round, epsilon, release))
         return points
 
     def epsilon_curve(
@@ -229,7 +240,7 @@ class LedgerReader:
             so_far.add(entry.run, entry.stage, {view: entry.events[view]})
             if i in chosen:
                 epsilon = so_far.best(view, so_far.counts(view), delta, use_pld=True).epsilon
-                points.append(HistoryPoint(entry.seq, entry.stage, entry.round, epsilon))
+                points.append(HistoryPoint(entry.seq, entry.stage, entry.round, epsilon, i + 1))
         return points
 
     def pac_totals(self, *, run: str | None = None) -> dict[tuple[str, str], float]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.accounting.vocabulary import VIEWS, View
 from fedpriv.reporting.claim import format_epsilon
-from fedpriv.reporting.model import RunReport, StageReport, VoteRecord
+from fedpriv.reporting.model import EpsilonPoint, RunReport, StageReport, VoteRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +26,7 @@ VIEW_STYLE: dict[View, dict[str, Any]] = {
 RING: dict[View, float] = {"server": 12, "participants": 8, "release": 4.5}
 CHOSEN, OTHER, LIMIT, GREY = "#D55E00", "#56B4E9", "#CC79A7", "#5A5A5A"
 MAX_BARS = 24
+MAX_STRETCHES = 8
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Axes]:
@@ -55,18 +56,19 @@ def draw_epsilon(report: RunReport) -> Figure | None:
     """
     from matplotlib.ticker import MaxNLocator
 
+    curves = {view: report.epsilon_curves.get(view, []) for view in VIEWS}
     finite = {
-        view: [p for p in report.epsilon_curves.get(view, []) if math.isfinite(p.epsilon)] for view in VIEWS
+        view: [(x, p.epsilon) for x, p in zip(_places(curve), curve, strict=True) if math.isfinite(p.epsilon)]
+        for view, curve in curves.items()
     }
     if not any(finite.values()):
         return None
-    places = _places(report)
-    last = max(places.values())
+    last = max(max(_places(curve), default=0) for curve in curves.values())
     figure, axes = _figure(8.2, 4.8)
     for view in VIEWS:
         if not finite[view]:
             continue
-        x, y = _line([places[p.stage, p.round] for p in finite[view]], [p.epsilon for p in finite[view]])
+        x, y = _line(finite[view])
         claimed = report.views[view].epsilon
         label = f"{view}: epsilon {format_epsilon(claimed)}"
         axes.plot(x, y, label=label, solid_capstyle="butt", **VIEW_STYLE[view])
@@ -86,14 +88,16 @@ def draw_epsilon(report: RunReport) -> Figure | None:
             color="#A0527F",
             fontsize=9,
         )
-    _mark_stages(axes, report, places)
+    _mark_stages(axes, report, last)
     axes.set_ylim(bottom=0)
     axes.set_ylim(top=axes.get_ylim()[1] * 1.08)
     axes.set_xlim(0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("release number (all stages, in order)")
     axes.set_ylabel(f"epsilon spent so far (nats), delta = {report.delta:.3g}")
-    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3, handlelength=2.4, columnspacing=1.4)
+    figure.legend(
+        frameon=False, fontsize=9, loc="outside lower center", ncols=3, handlelength=2.4, columnspacing=1.4
+    )
     infinite = [view for view in VIEWS if math.isinf(report.views[view].epsilon)]
     subtitle = "lines: after each release; dots: the claim, by the best valid bound"
     if infinite:
@@ -102,35 +106,34 @@ def draw_epsilon(report: RunReport) -> Figure | None:
     return figure
 
 
-def _line(x: list[int], y: list[float]) -> tuple[list[float], list[float]]:
+def _line(points: Sequence[tuple[int, float]]) -> tuple[list[float], list[float]]:
     """Steps where every release has a point, straight lines between points where releases were left out."""
-    if x[-1] - x[0] >= len(x):
-        return [float(place) for place in x], y
-    corners = [place + side for place in x for side in (-0.5, 0.5)]
-    return corners, [level for level in y for _ in range(2)]
+    if points[-1][0] - points[0][0] >= len(points):
+        return [float(x) for x, _ in points], [y for _, y in points]
+    return [x + side for x, _ in points for side in (-0.5, 0.5)], [y for _, y in points for _ in range(2)]
 
 
-def _places(report: RunReport) -> dict[tuple[str, int], int]:
-    """Position on the horizontal axis of every (stage, round) of any curve, counted from 1."""
-    longest: list[tuple[str, int]] = []
-    for view in VIEWS:
-        points = [(p.stage, p.round) for p in report.epsilon_curves.get(view, [])]
-        known = set(longest)
-        longest += [point for point in points if point not in known]
-    order = {name: i for i, name in enumerate(dict.fromkeys(stage for stage, _ in longest))}
-    unique = sorted(set(longest), key=lambda point: (order[point[0]], point[1]))
-    return {point: i for i, point in enumerate(unique, start=1)}
+def _places(points: Sequence[EpsilonPoint]) -> list[int]:
+    """Horizontal positions of a curve's points."""
+    return [i if p.release is None else p.release for i, p in enumerate(points, start=1)]
 
 
-def _mark_stages(axes: Axes, report: RunReport, places: dict[tuple[str, int], int]) -> None:
-    """Shade every other stage and write its name above."""
-    stages = list(dict.fromkeys(stage for stage, _ in places))
-    if len(stages) < 2:
+def _mark_stages(axes: Axes, report: RunReport, last: int) -> None:
+    """Shade every other stage and write its name above, unless stages alternate all the time."""
+    stage_at = {
+        place: point.stage
+        for points in report.epsilon_curves.values()
+        for place, point in zip(_places(points), points, strict=True)
+    }
+    stretches: list[tuple[str, int]] = []
+    for place in sorted(stage_at):
+        if not stretches or stretches[-1][0] != stage_at[place]:
+            stretches.append((stage_at[place], place))
+    if not 1 < len(stretches) <= MAX_STRETCHES:
         return
-    last = max(places.values())
-    for i, stage in enumerate(stages):
-        inside = [x for (name, _), x in places.items() if name == stage]
-        left, right = min(inside) - 0.5, max(inside) + 0.5
+    ends = [start for _, start in stretches[1:]] + [last + 1]
+    for i, ((stage, start), end) in enumerate(zip(stretches, ends, strict=True)):
+        left, right = start - 0.5, end - 0.5
         if i % 2 == 0:
             axes.axvspan(left, right, color="#F1F1F1", zorder=0)
         narrow = (right - left) / last < 0.08

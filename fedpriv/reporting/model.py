@@ -206,11 +206,21 @@ class ViewReport(_Record):
 
 
 class EpsilonPoint(_Record):
-    """Cumulative epsilon after one release; the whole ledger up to there is counted."""
+    """Cumulative epsilon after one release; the whole ledger up to there is counted.
+
+    Parameters
+    ----------
+    stage, round
+        Which release it was.
+    epsilon : float
+    release : int, optional
+        Its number among all releases, counted from 1; without it, points are taken as consecutive.
+    """
 
     stage: str
     round: Count
     epsilon: Epsilon
+    release: Annotated[int, Field(ge=1)] | None = None
 
 
 class BudgetRecord(_Record):

@@ -154,7 +154,7 @@ def make_report(folder: Path) -> RunReport:
             orders=[float(order) for order in DEFAULT_ORDERS],
             epsilon_curves={
                 view: [
-                    EpsilonPoint(stage=p.stage, round=p.round, epsilon=p.epsilon)
+                    EpsilonPoint(stage=p.stage, round=p.round, epsilon=p.epsilon, release=p.release)
                     for p in ledger.epsilon_curve(DELTA, view)
                 ]
                 for view in VIEWS
