@@ -11,8 +11,8 @@ Every message of fedpriv is a plain Flower ``train`` message. A record in its co
 ``fedpriv.secure-sum.state`` and ``fedpriv.secure-sum.seen`` never travel: they are a client's records in its
 ``Context.state``.
 
-Node ids travel as lists of integers; keys and shares as one ``bytes`` field of fixed-size items in the order of
-the ids beside it, so that a length check is a complete check of the layout.
+Node ids travel as lists of integers; keys and shares as one ``bytes`` field of fixed-size items in the order
+of the ids beside it, so that a check of the size is a complete check of the layout.
 
 Change ``SCHEMA`` whenever the meaning of a field changes: a client refuses a schema that it does not know.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MESSAGE_TYPE = "train"
 
-# -- records --------------------------------------------------------------------------------------------------
+# -- records -------------------------------------------------------------------------------------------------
 RESERVED_PREFIX = "fedpriv.secure-sum"
 RECORD_SECURE_SUM = "fedpriv.secure-sum"
 RECORD_RESULT = "fedpriv.secure-sum.vector"
@@ -36,7 +36,7 @@ RESULT_ARRAY = "vector"
 STATE_SESSION = "fedpriv.secure-sum.state"
 STATE_SEEN = "fedpriv.secure-sum.seen"
 
-# -- stages, in order; the last one replaces all others in a simulation ------------------------------------------
+# -- stages, in order; the last one replaces all others in a simulation --------------------------------------
 STAGE_KEYS = "keys"
 STAGE_SHARES = "shares"
 STAGE_MASKED_INPUT = "masked-input"
@@ -44,7 +44,7 @@ STAGE_UNMASK = "unmask"
 STAGE_SIMULATED = "simulated"
 STAGES = (STAGE_KEYS, STAGE_SHARES, STAGE_MASKED_INPUT, STAGE_UNMASK, STAGE_SIMULATED)
 
-# -- fields of RECORD_SECURE_SUM ----------------------------------------------------------------------------------
+# -- fields of RECORD_SECURE_SUM -----------------------------------------------------------------------------
 FIELD_SCHEMA = "schema"  # int
 FIELD_STAGE = "stage"  # str, one of STAGES
 FIELD_SESSION = "session"  # bytes, SESSION_BYTES long, see secure_sum.keys.new_session_id
@@ -77,7 +77,7 @@ COMMITMENT_BYTES = 32
 MAX_LENGTH = 2**31 - 1
 MIN_MODULUS_BITS, MAX_MODULUS_BITS = 2, 64
 
-# -- records of the algorithms, on the masked-input request beside the caller's payload --------------------------
+# -- records of the algorithms, on the masked-input request beside the caller's payload ----------------------
 RECORD_VOTE = "fedpriv.vote"
 RECORD_UPDATE = "fedpriv.update"
 RECORD_EVALUATE = "fedpriv.evaluate"
@@ -98,7 +98,7 @@ EVALUATE_CAP = "cap"  # int: most examples that a client counts
 EVALUATE_UNITS = "units-per-example"  # int: grid steps of one example
 CONFIG_MIN_NOISE_SHARE = "min-noise-share"  # node config: smallest accepted share std over the sensitivity
 
-# -- node config keys ---------------------------------------------------------------------------------------------
+# -- node config keys ----------------------------------------------------------------------------------------
 CONFIG_MIN_NEIGHBOURS = "min-neighbours"
 DEFAULT_MIN_NEIGHBOURS = 2
 CONFIG_SIMULATION = "fedpriv-simulation"
@@ -130,14 +130,14 @@ class ErrorCode(IntEnum):
 
 ERROR_WORDS: dict[int, str] = {
     ErrorCode.WRONG_MESSAGE_TYPE: "a secure sum is answered under message type 'train' only",
-    ErrorCode.NO_RECORD: "the request has no 'fedpriv.secure-sum' record; nothing leaves this client in the clear",
+    ErrorCode.NO_RECORD: "the request has no 'fedpriv.secure-sum' record",
     ErrorCode.WRONG_SCHEMA: "the request has a schema version that this client does not know",
     ErrorCode.MALFORMED: "the request is malformed",
     ErrorCode.SESSION_SEEN: "the session id is not newer than one this client has seen",
     ErrorCode.OUT_OF_ORDER: "the stage was answered before, is out of order or belongs to no open session",
-    ErrorCode.TOO_FEW_NEIGHBOURS: "fewer neighbours than this client's node config key 'min-neighbours' asks for",
+    ErrorCode.TOO_FEW_NEIGHBOURS: "fewer neighbours than this client's node config 'min-neighbours' asks for",
     ErrorCode.LOW_THRESHOLD: (
-        "the share threshold is not above half of the neighbourhood and above the node config key 'min-neighbours'"
+        "the share threshold is not above half of the neighbourhood and above node config 'min-neighbours'"
     ),
     ErrorCode.BOTH_SHARES: "the request could reveal both kinds of share of one peer",
     ErrorCode.TOO_FEW_SURVIVORS: "fewer survivors than the share threshold",
@@ -146,7 +146,7 @@ ERROR_WORDS: dict[int, str] = {
     ErrorCode.OUT_OF_RANGE: "a value of the client's vector is outside the agreed range",
     ErrorCode.PRODUCE_FAILED: "the client's own function failed; see the client's log",
     ErrorCode.INTERNAL: "the client could not process the request",
-    ErrorCode.NOISE_TOO_SMALL: "the noise share asked for is below this client's node config key 'min-noise-share'",
+    ErrorCode.NOISE_TOO_SMALL: "the noise share asked for is below node config 'min-noise-share'",
     ErrorCode.SEED_REFUSED: "seeded noise was asked outside a simulation",
     ErrorCode.BAD_REQUEST: "the request's parameters are missing, of the wrong type or out of range",
     ErrorCode.MISCONFIGURED: "node config key 'min-neighbours' must be an integer of at least 1",

@@ -1,8 +1,9 @@
 """Secure sums (SecAgg+) over Flower's Message API.
 
 Server: :class:`SecureSum` with :class:`SecureSumSettings`; it returns :class:`SecureSumResult` or raises
-:class:`SecureSumAborted`. Client: :class:`SecureSumClient`, :func:`secure_sum_mod` or :func:`handle`. Names are
-resolved when first used, because a client process must start fast.
+:class:`SecureSumAborted`. Client: :class:`SecureSumClient`, :func:`secure_sum_mod` or :func:`handle`.
+
+Names are resolved when first used, because a client process must start fast.
 """
 
 from __future__ import annotations

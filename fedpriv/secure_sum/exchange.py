@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,7 +44,10 @@ class Exchanges:
         self.released = False
 
     def abort(self, stage: str, message: str) -> SecureSumAborted:
-        """The exception to raise for a session that ends here."""
+        """The exception for a session that ends here; it counts the stage's faults by their words."""
+        words = Counter(error.message for error in self.errors if error.stage == stage)
+        if words:
+            message += "; " + "; ".join(f"{count} x {text}" for text, count in words.most_common(3))
         return SecureSumAborted(stage, message, self.released, self.dropped, tuple(self.errors))
 
     def fault(self, node: int | None, stage: str, message: str, code: int | None = None) -> None:
@@ -60,8 +64,8 @@ class Exchanges:
     ) -> dict[int, Answer]:
         """Send one request per node and read the replies.
 
-        Losses are "asked minus answered": an error reply may carry the SuperLink's id instead of the node's. A
-        node that answers twice, for another session or stage, or something that does not fit, is a fault and
+        Losses are "asked minus answered": an error reply may carry the SuperLink's id instead of the node's.
+        Answering twice, for another session or stage, or something that does not fit is a fault, and the node
         counts as lost.
 
         Parameters
@@ -122,6 +126,8 @@ class Exchanges:
                 answers[node] = read(node, reply.content)
             except BadReply as bad:
                 self.fault(node, stage, str(bad))
+            except Exception:
+                self.fault(node, stage, "the reply cannot be read")
         for node, count in counts.items():
             if count > 1:
                 answers.pop(node, None)

@@ -1,21 +1,22 @@
 """Who masks with whom: a random k-regular neighbour graph (Bell et al. 2020, section 3).
 
-Nodes are put on a ring in a uniformly random order and each is joined to the k/2 next ones on either side. With
-m = k + 1 holders per secret (the node and its neighbours), Shamir threshold t, n nodes of which at most
-``colluding`` are curious together with the server and at most ``lost`` drop out, two things would break privacy:
+Nodes are put on a ring in a uniformly random order and each is joined to the k/2 next ones on either side.
+With m = k + 1 holders per secret (the node and its neighbours), Shamir threshold t, n nodes of which at
+most ``colluding`` are curious together with the server and at most ``lost`` drop out, two things break
+privacy:
 
-* some honest node has at least t colluding holders. The colluders among its k neighbours are hypergeometric, so
-  by a union bound the probability is at most n P[Hyp(n-1, colluding, k) >= t];
-* the honest survivors fall into two parts without an edge between them, so that the sum of a part is learnt.
-  On the ring that needs two disjoint runs of k/2 consecutive nodes that are colluding or lost; by a union bound
-  over the pairs of positions at most n(n-1)/2 * prod_{i<k} (colluding + lost - i)/(n - i), which is zero when
-  k > colluding + lost.
+* some honest node has at least t colluding holders. The colluders among its k neighbours are
+  hypergeometric, so by a union bound the probability is at most n P[Hyp(n - 1, colluding, k) >= t];
+* the honest survivors fall into two parts without an edge between them, and the sum of a part is learnt. On
+  the ring that takes two disjoint runs of k/2 consecutive nodes that are colluding or lost; by a union
+  bound over pairs of positions at most n (n - 1) / 2 * prod_{i < k} (colluding + lost - i) / (n - i), which
+  is zero for k > colluding + lost.
 
-One thing would break the session (an abort before anything is revealed): more than m - t of some node's holders
-are lost, at most n P[Hyp(n, lost, m) > m - t].
+One thing ends the session, before anything is revealed: more than m - t of some node's holders are lost, at
+most n P[Hyp(n, lost, m) > m - t].
 
-:func:`neighbours_for` takes the smallest even k for which the first two add up to at most 2^-40 and the third is
-at most 2^-10, with a third of the nodes colluding and a fifth lost; k grows like log n.
+:func:`neighbours_for` takes the smallest even k for which the first two add up to at most 2^-40 and the
+third is at most 2^-10, with a third of the nodes colluding and a fifth lost; k grows like log n.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def neighbour_graph(nodes: Iterable[int], neighbours: int) -> dict[int, tuple[in
     nodes : iterable of int
         Node ids.
     neighbours : int
-        Neighbours per node; an odd number is rounded up. At or above ``len(nodes) - 1`` the graph is complete.
+        Neighbours per node; an odd number is rounded up. From ``len(nodes) - 1`` the graph is complete.
 
     Returns
     -------

@@ -1,12 +1,13 @@
 """Keys, masks and sealed shares of one secure-sum session.
 
-All secrets come from the operating system. Two X25519 key pairs per client and session: one for the pairwise
-masks, derived from a 128-bit seed so that the seed is the Shamir secret (one block of GF(2^128)); one for the
-channel that carries the shares. Every derived key is HKDF-SHA256 with the session's digest as salt and the use,
-the stage and the ordered pair of node ids as info: a key of another session, use or direction never coincides.
+All secrets come from the operating system. Two X25519 key pairs per client and session: one for the
+pairwise masks, derived from a 128-bit seed so that the seed is the Shamir secret (one block of GF(2^128));
+one for the channel that carries the shares. Every derived key is HKDF-SHA256 with the session's digest as
+salt and the use, the stage and the ordered pair of node ids as info: keys of two sessions, uses or
+directions never coincide.
 
-Sources: Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning"; Bell et
-al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead"; RFC 7748 (X25519), RFC 5869 (HKDF).
+Sources: Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning"; RFC
+7748 (X25519), RFC 5869 (HKDF), NIST SP 800-38A (counter mode), SP 800-38D (GCM).
 """
 
 from __future__ import annotations
@@ -161,8 +162,8 @@ def self_mask_key(seed: bytes, session: Session, node: int) -> bytes:
 def add_mask(vector: np.ndarray, key: bytes, sign: int) -> None:
     """Add or subtract a keystream in place, modulo the word size.
 
-    AES-256 in counter mode from a zero counter; the key is never used for anything else. The stream is uniform
-    on words, hence on their low b bits: no rejection is needed for a power of two.
+    AES-256 in counter mode from a zero counter; the key is never used for anything else. The stream is
+    uniform on words, hence on their low b bits: a power of two needs no rejection.
 
     Parameters
     ----------
@@ -185,7 +186,7 @@ def add_mask(vector: np.ndarray, key: bytes, sign: int) -> None:
 
 
 def pair_sign(node: int, peer: int) -> int:
-    """Sign with which a node applies the mask shared with a peer: the larger id adds, the smaller subtracts."""
+    """Sign of the mask shared with a peer: the node with the larger id adds it, the other subtracts it."""
     return 1 if node > peer else -1
 
 

@@ -107,7 +107,7 @@ def _shares(content: RecordDict, ids_field: str, shares_field: str, allowed: set
 
 def _record(content: RecordDict) -> ConfigRecord:
     record = content[wire.RECORD_SECURE_SUM]
-    assert isinstance(record, ConfigRecord)  # noqa: S101  (checked with the header)
+    assert isinstance(record, ConfigRecord)
     return record
 
 

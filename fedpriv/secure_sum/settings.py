@@ -23,8 +23,8 @@ class SecureSumSettings:
         Summed clients that a session needs, at least 2 (1 when simulated): below it the session aborts before
         anything is revealed. Noise shares are sized for it.
     share_threshold : int or None
-        Shares that recover a secret of one neighbourhood of m holders (the node and its neighbours), in
-        (m/2, m]. None is two thirds of m plus one. Losses of more than m - threshold holders of one node abort
+        Shares that recover a secret, in (m/2, m] for a neighbourhood of m holders (the node and its
+        neighbours). None is two thirds of m plus one. A node that lost more than m - threshold holders ends
         the session.
     neighbours : int or None
         Neighbours per node, at least 1. None is a complete graph up to 16 nodes and beyond that the number of
@@ -34,8 +34,8 @@ class SecureSumSettings:
     timeout : float
         Seconds that one exchange may take; four exchanges a session.
     mode : {"protocol", "simulated"}
-        "simulated" asks simulated clients for their integers in the clear, in one exchange, and gives the same
-        sum; a client outside a simulation refuses it.
+        "simulated" asks simulated clients for their integers in the clear, in one exchange, and gives the
+        same sum; a client outside a simulation refuses it.
 
     Raises
     ------
@@ -105,7 +105,7 @@ class SecureSumResult:
     survivors : tuple of int
         Node ids whose vectors are in the sum, sorted.
     dropped : dict
-        Stage -> node ids that were asked in it and did not answer properly (nodes lost in "unmask" are summed).
+        Stage -> node ids that were asked and did not answer properly (those lost in "unmask" are summed).
     errors : tuple of NodeError
         Faults that were seen; silence leaves none.
     bytes_up, bytes_down : int

@@ -1,15 +1,18 @@
 """Shamir shares of one 128-bit block.
 
 Splitting handles secrets and uses pycryptodome's ``Crypto.Protocol.SecretSharing`` (constant-time field
-arithmetic). Recovering runs on the server, on values that it learns anyway, and must serve hundreds of secrets:
-it interpolates at zero in the same field, GF(2^128) with x^128 + x^7 + x^2 + x + 1, and is tested against
-pycryptodome. Shamir 1979, "How to share a secret".
+arithmetic). Recovering runs on the server, on values that it learns anyway, and must serve hundreds of
+secrets: it interpolates in the same field, GF(2^128) modulo x^128 + x^7 + x^2 + x + 1, and is tested
+against pycryptodome.
+
+Source: Shamir 1979, "How to share a secret".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from fedpriv.wire import SHARE_BYTES
 
@@ -35,23 +38,31 @@ def split(secret: bytes, threshold: int, holders: int) -> list[bytes]:
     """
     from Crypto.Protocol.SecretSharing import Shamir
 
-    return [share for _, share in Shamir.split(threshold, holders, secret)]
+    scheme: Any = Shamir
+    return [share for _, share in scheme.split(threshold, holders, secret)]
 
 
-def recover(shares: Sequence[tuple[int, bytes]]) -> bytes:
-    """Secret from exactly as many shares as the threshold.
+def recover(shares: Sequence[tuple[int, bytes]], at: int = 0) -> bytes:
+    """Value of the sharing polynomial: the secret at 0, or the share of another point.
 
     Parameters
     ----------
     shares : sequence of (x, share)
-        Distinct points x >= 1 and their 16-byte shares.
+        Exactly as many as the threshold: distinct points x >= 1 and their 16-byte shares.
+    at : int
+        Point to evaluate at.
 
     Returns
     -------
     bytes
-        16 bytes: the secret, if every share is right; nothing here can tell (compare with a commitment).
+        16 bytes, right if every share is right; nothing here can tell (compare with a commitment).
+
+    Raises
+    ------
+    ValueError
+        If points are repeated or below 1.
     """
-    weights = _weights_at_zero(tuple(x for x, _ in shares))
+    weights = _weights(tuple(x for x, _ in shares), at)
     value = 0
     for weight, (_, share) in zip(weights, shares, strict=True):
         value ^= _multiply(weight, int.from_bytes(share, "big"))
@@ -59,20 +70,18 @@ def recover(shares: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _weights_at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange weights prod_{m != j} x_m / (x_j - x_m); points are small, so their products are cheap."""
+def _weights(points: tuple[int, ...], at: int) -> tuple[int, ...]:
+    """Lagrange weights prod_{m != j} (at - x_m) / (x_j - x_m); small points make cheap products."""
     if len(set(points)) != len(points) or min(points, default=0) < 1:
         raise ValueError("points must be distinct and at least 1")
-    product = 1
-    for x in points:
-        product = _multiply(product, x)
     weights = []
     for x in points:
-        denominator = x
+        numerator = denominator = 1
         for other in points:
             if other != x:
+                numerator = _multiply(numerator, at ^ other)
                 denominator = _multiply(denominator, x ^ other)
-        weights.append(_multiply(product, _inverse(denominator)))
+        weights.append(_multiply(numerator, _inverse(denominator)))
     return tuple(weights)
 
 
@@ -91,6 +100,7 @@ def _multiply(a: int, b: int) -> int:
 
 
 def _inverse(a: int) -> int:
+    """Extended Euclid over polynomials."""
     u, v, p, q = a, _POLYNOMIAL, 1, 0
     while u != 1:
         shift = u.bit_length() - v.bit_length()

@@ -47,8 +47,8 @@ class LocalGrid(Grid):
         reply of a ClientApp that raised), "silent-after" (worked on, the reply lost), "late" (worked on, the
         reply arrives with the next exchange).
     intercept : callable, optional
-        ``intercept(partition_id, request, reply)`` returns the replies that arrive instead of ``reply``: tampered
-        with, none, or several.
+        ``intercept(partition_id, request, reply)`` returns the replies that arrive instead of ``reply``:
+        tampered with, none, or several.
     simulation : bool
         Whether nodes say that they are simulated (node config key ``fedpriv-simulation``).
     raise_client_errors : bool
@@ -102,7 +102,7 @@ class LocalGrid(Grid):
         """Forget a node's ``Context.state``, as a restart of its SuperNode does."""
         self.contexts[self.node_of(partition_id)].state = RecordDict()
 
-    # -- Grid -----------------------------------------------------------------------------------------------------
+    # -- Grid ----------------------------------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
         """Set the run."""
