@@ -1,20 +1,40 @@
-"""The ``fedpriv`` command: one file per command group, loaded only when it is called."""
+"""The ``fedpriv`` command: one file per command or command group, heavy imports inside the functions."""
 
 from __future__ import annotations
 
-import importlib
-import sys
+import importlib.metadata
+from typing import Annotated
 
 import typer
 
-#: Command groups in the order of ``fedpriv --help``: name -> module that exposes ``app``.
-GROUPS = {
-    "run": "fedpriv.cli.run",
-    "plan": "fedpriv.cli.plan",
-    "eps": "fedpriv.cli.eps",
-    "calibrate": "fedpriv.cli.calibrate",
-    "curve": "fedpriv.cli.curve",
-    "ledger": "fedpriv.cli.ledger",
-    "data": "fedpriv.cli.data",
-    "settings": "fedpriv.cli.settings",
-}
+from fedpriv.cli import data, ledger, plan, run, settings
+
+app = typer.Typer(
+    name="fedpriv",
+    help="Federated learning on Flower with privacy that can be proven.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"fedpriv {importlib.metadata.version('fedpriv')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning on Flower with privacy that can be proven."""
+
+
+app.command()(run.run)
+app.command()(plan.plan)
+app.command()(settings.settings)
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(data.app, name="data")

@@ -1,0 +1,5 @@
+"""``python -m fedpriv.cli``."""
+
+from fedpriv.cli import app
+
+app()

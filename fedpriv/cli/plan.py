@@ -1,0 +1,116 @@
+"""``fedpriv plan``: what a run would cost and be worth, before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def _run_config(folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
+    project = folder / "pyproject.toml"
+    tables = tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"] if project.exists() else {}
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+    return flat | overrides
+
+
+def plan(
+    app_folder: Annotated[Path, typer.Argument(help="Folder with the app's pyproject.toml.")] = Path(),
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", help="Run-config values, for instance -c 'num-clients=3'."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Forecast a run: epsilon per view, noise against signal, hypotheses, warnings. Sends nothing.
+
+    Example: fedpriv plan . -c 'num-clients=3 target-epsilon=4.0'
+    """
+    from fedpriv.accounting.validators import InvalidArgument
+    from fedpriv.cli.run import _overrides
+    from fedpriv.settings import SettingsError, resolve_settings
+
+    try:
+        settings = resolve_settings(_run_config(app_folder, _overrides(config or [])))
+        found = forecast(settings)
+    except (SettingsError, InvalidArgument, ValueError) as error:
+        typer.echo(f"fedpriv plan: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(json.dumps(found, indent=2) if as_json else _text(found))
+
+
+def forecast(settings: Any) -> dict[str, Any]:
+    """The forecast as plain data: views, stages with noise against signal and hypotheses, warnings."""
+    from fedpriv.mechanisms import ArrayLayout
+    from fedpriv.stages.planning import make_plans
+    from fedpriv.stages.run import initial_model
+    from fedpriv.tasks import get_task
+
+    run = settings.run
+    initial = initial_model(settings, get_task(run.task))
+    length = ArrayLayout.of({name: array.numpy() for name, array in initial.items()}).size
+    plans = make_plans(settings, length)
+    delta = run.resolved_delta
+    warnings = plans.warnings()
+    if delta >= 1.0 / run.num_clients:
+        warnings.insert(0, f"delta = {delta:g} is not below 1/num-clients = {1 / run.num_clients:.3g}")
+    return {
+        "unit": "client",
+        "adjacency": run.adjacency,
+        "delta": delta,
+        "budget": {"view": run.budget_view, "target_epsilon": run.target_epsilon},
+        "views": {
+            view: {
+                "epsilon": _finite(result.epsilon),
+                "bound": result.bound,
+                "epsilon_rdp": _finite(result.rdp_epsilon),
+                "epsilon_pld": _finite(result.pld_epsilon),
+                "notes": list(result.notes),
+            }
+            for view, result in plans.epsilons(delta).items()
+        },
+        "stages": {
+            name: {
+                "plan": stage.describe(),
+                "releases": stage.releases,
+                "forecast": dict(stage.forecast().lines),
+                "hypotheses": [
+                    {"name": h.name, "status": h.status, "detail": h.detail} for h in stage.hypotheses()
+                ],
+            }
+            for name, stage in plans.named().items()
+        },
+        "warnings": warnings,
+    }
+
+
+def _finite(value: float | None) -> float | str | None:
+    return "infinity" if value is not None and math.isinf(value) else value
+
+
+def _text(found: dict[str, Any]) -> str:
+    lines = [
+        f"Planned for unit {found['unit']}, adjacency {found['adjacency']}, delta {found['delta']:.3g}; budget: epsilon "
+        f"{found['budget']['target_epsilon']:g} in the {found['budget']['view']} view",
+        "",
+        f"{'view':<14}{'epsilon':>10}  bound",
+    ]
+    for view, result in found["views"].items():
+        epsilon = result["epsilon"]
+        shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.3f}"
+        lines.append(f"{view:<14}{shown:>10}  {result['bound']}")
+    for name, stage in found["stages"].items():
+        lines += ["", f"stage {name}: {stage['plan']['mechanism']}, {stage['releases']} releases"]
+        lines += [f"  {key}: {value:.4g}" for key, value in stage["forecast"].items()]
+        for key, value in stage["plan"].items():
+            if key != "mechanism":
+                lines.append(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
+        lines += [f"  {h['status']}: {h['name']} ({h['detail']})" for h in stage["hypotheses"]]
+    lines += [""] + [f"WARNING: {text}" for text in found["warnings"]]
+    return "\n".join(lines).rstrip()
