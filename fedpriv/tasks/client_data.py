@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpriv.tasks.base import Split, Task, check_fraction
-from fedpriv.tasks.partitions import PartitionSettings, partition_counts, partition_indices
+from fedpriv.tasks.partition_store import stored_partition_indices
+from fedpriv.tasks.partitions import PartitionSettings, partition_counts
 from fedpriv.tasks.seeds import derive_seed
 
 IndexArray = npt.NDArray[np.int64]
@@ -38,7 +39,7 @@ def _partition(
 ) -> tuple[tuple[IndexArray, ...], IndexArray]:
     """Global rows of every client and of the hold-out; cached per process."""
     pool, holdout = task.public_holdout(holdout_fraction, seed)
-    parts = partition_indices(task.labels[pool], settings)
+    parts = stored_partition_indices(task.labels[pool], settings)
     return tuple(pool[part] for part in parts), holdout
 
 

@@ -6,10 +6,11 @@ by a seed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,15 @@ import numpy.typing as npt
 from fedpriv.accounting.validators import check_choice, check_integer, check_positive
 from fedpriv.tasks.seeds import derive_seed
 
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
+
 PartitionKind = Literal["iid", "dirichlet"]
 PARTITION_KINDS: tuple[str, ...] = get_args(PartitionKind)
 
-#: Draws of a Dirichlet partition before it is given up. A draw takes 10 ms at 100 clients and 60,000
-#: examples.
-MAX_DRAWS = 100
+#: flwr-datasets gives up a Dirichlet partition after eleven draws; it is started again this often, with new
+#: seeds.
+MAX_RESTARTS = 9
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -88,7 +92,7 @@ def partition_indices(labels: npt.ArrayLike, settings: PartitionSettings) -> lis
     Raises
     ------
     PartitionError
-        If there are too few examples, or no draw out of :data:`MAX_DRAWS` gave every partition `min_size`
+        If there are too few examples, or no draw gave every partition `min_size`
         examples.
     """
     classes = np.asarray(labels)
@@ -116,10 +120,7 @@ def _iid(num_examples: int, settings: PartitionSettings) -> list[IndexArray]:
     order = np.random.default_rng(derive_seed(settings.seed, "iid")).permutation(num_examples)
     partitioner = IidPartitioner(num_partitions=settings.num_partitions)
     partitioner.dataset = Dataset.from_dict({"position": order})
-    return [
-        np.asarray(partitioner.load_partition(i)["position"], dtype=np.int64)
-        for i in range(settings.num_partitions)
-    ]
+    return _positions(partitioner)
 
 
 def _dirichlet(labels: np.ndarray, settings: PartitionSettings) -> list[IndexArray]:
@@ -128,37 +129,42 @@ def _dirichlet(labels: np.ndarray, settings: PartitionSettings) -> list[IndexArr
     from datasets import Dataset  # type: ignore[attr-defined]  # mypy takes our own folder datasets/ for it
 
     dataset = Dataset.from_dict({"label": labels, "position": np.arange(len(labels))})
-    best = -1
-    for draw in range(MAX_DRAWS):
-        # Its own retries stop after ten with a warning each and cannot say how far off they were: one draw at
-        # a time.
-        partitioner = DirichletPartitioner(
+
+    def partitioner(restart: int, min_size: int) -> DirichletPartitioner:
+        result = DirichletPartitioner(
             num_partitions=settings.num_partitions,
             partition_by="label",
             alpha=float(settings.alpha),
-            min_partition_size=0,
+            min_partition_size=min_size,
             self_balancing=False,
-            seed=derive_seed(settings.seed, "dirichlet", draw),
+            seed=derive_seed(settings.seed, "dirichlet", restart),
         )
-        partitioner.dataset = dataset
-        parts = _positions(partitioner, settings.num_partitions)
-        smallest = min(len(part) for part in parts)
-        if smallest >= settings.min_size:
-            return parts
-        best = max(best, smallest)
+        result.dataset = dataset
+        return result
+
+    for restart in range(MAX_RESTARTS):
+        candidate = partitioner(restart, settings.min_size)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # one long warning per draw that is too small
+                _ = candidate.num_partitions  # draws, up to eleven times
+        except ValueError as error:
+            if "attempts" not in str(error):
+                raise
+            continue
+        return _positions(candidate)
+    smallest = min(len(part) for part in _positions(partitioner(0, 0)))
     raise PartitionError(
-        f"none of {MAX_DRAWS} draws of a Dirichlet partition with alpha={settings.alpha:g} of {len(labels)} "
-        f"examples over {settings.num_partitions} clients gave every client min_size={settings.min_size} "
-        f"examples (the best left one client with {best}): raise alpha, lower min_size, or use fewer clients"
+        f"none of {MAX_RESTARTS * 11} Dirichlet draws with alpha={settings.alpha:g} gave each of "
+        f"{settings.num_partitions} clients min_size={settings.min_size} of the {len(labels)} examples (in the "
+        f"first draw the smallest client got {smallest}): raise alpha, lower min_size, or use fewer clients"
     )
 
 
-def _positions(partitioner: object, num_partitions: int) -> list[IndexArray]:
-    load = partitioner.load_partition  # type: ignore[attr-defined]
-    # with_format("numpy") reads a column in one piece instead of example by example.
-    return [
-        np.asarray(load(i).with_format("numpy")["position"][:], dtype=np.int64) for i in range(num_partitions)
-    ]
+def _positions(partitioner: Partitioner) -> list[IndexArray]:
+    # The numpy format reads a column in one piece instead of example by example.
+    parts = (partitioner.load_partition(i).with_format("numpy") for i in range(partitioner.num_partitions))
+    return [np.asarray(part["position"][:], dtype=np.int64) for part in parts]
 
 
 def partition_counts(

@@ -8,7 +8,7 @@ the same steps whichever process it lands in.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from fedpriv.accounting.validators import check_integer, check_non_negative, check_positive
 from fedpriv.tasks.base import Split, check_fraction
+from fedpriv.tasks.models import ClippedLogisticRegression
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,26 @@ def batch_order(num_examples: int, local: LocalTraining, seed: int) -> Iterator[
             remaining -= 1
 
 
+def _gradient_function(
+    model: torch.nn.Module, split: Split, parameters: list[torch.Tensor]
+) -> Callable[[torch.Tensor | None], list[torch.Tensor]]:
+    """Return what computes the gradients of the mean loss on some rows (None: all)."""
+    if type(model) is ClippedLogisticRegression and len(parameters) == 2:
+        linear, features = model, model.clip_features(split.x)
+        targets = functional.one_hot(split.y, model.linear.out_features).to(features.dtype)
+        return lambda rows: (
+            linear.gradients(features, targets)
+            if rows is None
+            else linear.gradients(features[rows], targets[rows])
+        )
+
+    def by_autograd(rows: torch.Tensor | None) -> list[torch.Tensor]:
+        x, y = (split.x, split.y) if rows is None else (split.x[rows], split.y[rows])
+        return list(torch.autograd.grad(functional.cross_entropy(model(x), y), parameters))
+
+    return by_autograd
+
+
 def train(model: torch.nn.Module, split: Split, local: LocalTraining, seed: int) -> None:
     """Train `model` in place by SGD on the mean cross-entropy.
 
@@ -118,9 +139,9 @@ def train(model: torch.nn.Module, split: Split, local: LocalTraining, seed: int)
     parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
     velocities: list[torch.Tensor] | None = None
     if len(split) > 0:
+        gradients_at = _gradient_function(model, split, parameters)
         for rows in batch_order(len(split), local, seed):
-            x, y = (split.x, split.y) if rows is None else (split.x[rows], split.y[rows])
-            gradients = list(torch.autograd.grad(functional.cross_entropy(model(x), y), parameters))
+            gradients = gradients_at(rows)
             with torch.no_grad():
                 if local.weight_decay:
                     torch._foreach_add_(gradients, parameters, alpha=local.weight_decay)

@@ -54,6 +54,12 @@ def storage_folder() -> Path:
     return search_folders()[0]
 
 
+def partition_folder() -> Path:
+    """Return the folder for partitions that were computed already; it may be deleted at any time."""
+    chosen = os.environ.get(DATA_VARIABLE)
+    return (Path(chosen).expanduser().absolute() if chosen else _user_cache().parent) / "partitions"
+
+
 def find_dataset(name: str) -> Path | None:
     """Return the folder of a data set in this cache format, or None."""
     for folder in search_folders():
