@@ -258,8 +258,5 @@ def reduce_residues(vector: np.ndarray, session: Session) -> np.ndarray:
 
 def centred(residues: np.ndarray, modulus_bits: int) -> np.ndarray:
     """Representatives in [-2^(b-1), 2^(b-1)) of residues mod 2^b, int64, shape (length,)."""
-    if modulus_bits == 64:
-        return residues.astype(np.uint64).view(np.int64)
-    values = residues.astype(np.int64)
-    values[values >= 1 << (modulus_bits - 1)] -= 1 << modulus_bits
-    return values
+    spare = 64 - modulus_bits  # moves the sign bit of the residue to the top, and back with its sign
+    return (residues.astype(np.uint64) << np.uint64(spare)).view(np.int64) >> np.int64(spare)
