@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from numbers import Integral
 
 
 def derive_seed(*parts: int | str | float | bool | None) -> int:
@@ -33,8 +34,12 @@ def derive_seed(*parts: int | str | float | bool | None) -> int:
     >>> derive_seed(7, 1, 2) == derive_seed(7, 1, 2), derive_seed(7, 1, 2) == derive_seed(7, 2, 1)
     (True, False)
     """
+    plain = []
     for part in parts:
-        if part is not None and not isinstance(part, int | str | float):
+        # numpy's integers are not int; the same number must give the same seed wherever it comes from.
+        value = int(part) if isinstance(part, Integral) and not isinstance(part, bool) else part
+        if value is not None and not isinstance(value, int | str | float):
             raise TypeError(f"parts of a seed must be int, str, float, bool or None, got {part!r}")
-    digest = hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).digest()
+        plain.append(value)
+    digest = hashlib.sha256(json.dumps(plain, separators=(",", ":")).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
