@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpriv.accounting.events import PLD_DISCRETIZATION, Gaussian, PrivacyEvent
+from fedpriv.accounting.events import Gaussian, PrivacyEvent
 from fedpriv.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from fedpriv.accounting.sampled_gaussian import PLD_DISCRETIZATION
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

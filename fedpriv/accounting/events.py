@@ -9,25 +9,25 @@ Other families (hidden state, random allocation, ...) define their events in the
 `register_event`; `event_from_json` imports those modules when it meets their kind.
 """
 
-import importlib
-import logging
+import importlib.util
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
-
-import numpy as np
 
 from fedpriv.accounting.curves import (
     DirectionalCurves,
     FloatArray,
-    RdpCurve,
     gaussian_curve,
     infinite_curve,
     zero_curve,
+)
+from fedpriv.accounting.sampled_gaussian import (
+    PLD_DISCRETIZATION,
+    fixed_size_gaussian_curve,
+    gaussian_pld,
+    poisson_gaussian_curve,
 )
 from fedpriv.accounting.validators import (
     InvalidArgument,
@@ -39,9 +39,6 @@ from fedpriv.accounting.vocabulary import ADJACENCIES
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-PLD_DISCRETIZATION: Final = 1e-4
-"""Default grid step, in nats, of privacy-loss distributions. Distributions compose on equal steps only."""
 
 BOTH: Final[frozenset[str]] = frozenset(ADJACENCIES)
 
@@ -136,7 +133,8 @@ def event_from_json(data: Mapping[str, Any]) -> PrivacyEvent:
     for module in _MODULES:
         if kind in _REGISTRY:
             break
-        importlib.import_module(module)
+        if importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
     cls = _REGISTRY.get(str(kind))
     if cls is None:
         raise InvalidArgument(f"kind must be one of {', '.join(sorted(_REGISTRY))}, got {kind!r}")
@@ -220,7 +218,7 @@ class Gaussian(PrivacyEvent):
 
     def pld(self, discretization: float = PLD_DISCRETIZATION) -> "PrivacyLossDistribution | None":
         """From ``dp_accounting`` (pessimistic, connect-the-dots)."""
-        return _gaussian_pld(1.0, self.noise_multiplier, discretization)
+        return gaussian_pld(1.0, self.noise_multiplier, discretization)
 
     def gaussian_equivalent(self) -> float | None:
         """``1 / z^2``."""
@@ -269,12 +267,12 @@ class PoissonGaussian(PrivacyEvent):
     def curves(self, orders: FloatArray) -> DirectionalCurves:
         """The sampled Gaussian bound, cached per (rate, multiplier, orders)."""
         return DirectionalCurves.symmetric(
-            _poisson_curve(float(self.sampling_rate), float(self.noise_multiplier), orders.tobytes())
+            poisson_gaussian_curve(self.sampling_rate, self.noise_multiplier, orders)
         )
 
     def pld(self, discretization: float = PLD_DISCRETIZATION) -> "PrivacyLossDistribution | None":
         """From ``dp_accounting``, both directions (pessimistic, connect-the-dots)."""
-        return _gaussian_pld(self.sampling_rate, self.noise_multiplier, discretization)
+        return gaussian_pld(self.sampling_rate, self.noise_multiplier, discretization)
 
     def gaussian_equivalent(self) -> float | None:
         """The plain Gaussian when everyone takes part, nothing when nobody does."""
@@ -329,18 +327,13 @@ class FixedSizeGaussian(PrivacyEvent):
     def curves(self, orders: FloatArray) -> DirectionalCurves:
         """The bound for sampling without replacement, cached."""
         return DirectionalCurves.symmetric(
-            _fixed_size_curve(
-                int(self.population_size),
-                int(self.sample_size),
-                float(self.noise_multiplier),
-                orders.tobytes(),
-            )
+            fixed_size_gaussian_curve(self.population_size, self.sample_size, self.noise_multiplier, orders)
         )
 
     def pld(self, discretization: float = PLD_DISCRETIZATION) -> "PrivacyLossDistribution | None":
         """None, unless everyone is drawn (then the plain Gaussian) or nobody."""
         if self.sample_size in (0, self.population_size):
-            return _gaussian_pld(float(self.sample_size > 0), self.noise_multiplier, discretization)
+            return gaussian_pld(float(self.sample_size > 0), self.noise_multiplier, discretization)
         return None
 
     def gaussian_equivalent(self) -> float | None:
@@ -352,91 +345,3 @@ class FixedSizeGaussian(PrivacyEvent):
 
 def _shift_squared(noise_multiplier: float) -> float:
     return math.inf if noise_multiplier == 0 else 1 / noise_multiplier / noise_multiplier
-
-
-@lru_cache(maxsize=512)
-def _poisson_curve(q: float, z: float, orders: bytes) -> RdpCurve:
-    alpha = np.frombuffer(orders, dtype=np.float64)
-    if q == 0:
-        return zero_curve(alpha)
-    if q == 1 or z == 0:
-        return gaussian_curve(z, alpha)
-    import dp_accounting
-
-    event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
-    # Order 2 is always asked for, because it bounds the orders below.
-    asked = np.union1d(alpha, [2.0])
-    with _quiet_library():
-        raw = dp_accounting.rdp.RdpAccountant(asked.tolist()).compose(event).rdp
-    return _sanitized(asked, raw, z).at(alpha)
-
-
-@lru_cache(maxsize=512)
-def _fixed_size_curve(population: int, sample: int, z: float, orders: bytes) -> RdpCurve:
-    alpha = np.frombuffer(orders, dtype=np.float64)
-    if sample == 0:
-        return zero_curve(alpha)
-    if sample == population or z == 0:
-        return gaussian_curve(z, alpha)
-    import dp_accounting
-
-    event = dp_accounting.SampledWithoutReplacementDpEvent(
-        population, sample, dp_accounting.GaussianDpEvent(z)
-    )
-    # The bound lives on integer orders; the library would recompute both neighbours for every fractional one.
-    asked = np.unique(np.concatenate([np.floor(alpha), np.ceil(alpha), [2.0]]))
-    asked = asked[asked >= 2]
-    with _quiet_library():
-        accountant = dp_accounting.rdp.RdpAccountant(
-            asked.tolist(), dp_accounting.NeighboringRelation.REPLACE_ONE
-        )
-        raw = accountant.compose(event).rdp
-    return _sanitized(asked, raw, z).at(alpha)
-
-
-@contextmanager
-def _quiet_library() -> Iterator[None]:
-    """Silence the library's warnings about orders it gives up on: `_sanitized` bounds them otherwise."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with np.errstate(all="ignore"):
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-def _sanitized(orders: FloatArray, raw: FloatArray, z: float) -> RdpCurve:
-    """Library values made safe: no NaN, no rounding below the truth, no value above a simple valid bound.
-
-    The library sums terms with binomial coefficients of relative error about machine epsilon times
-    ``alpha log(alpha)``: that much is added, so that rounding can never be mistaken for privacy.
-    """
-    rounding = 2 * np.finfo(np.float64).eps * (8 + orders * np.log(orders)) / (orders - 1)
-    values = np.where(np.isnan(raw), np.inf, np.maximum(raw, 0.0)) + rounding
-    # Sampling never costs more than no sampling (quasi-convexity), and a larger order bounds every smaller
-    # one.
-    values = np.minimum(values, gaussian_curve(z, orders).rdp)
-    values = np.minimum.accumulate(values[::-1])[::-1]
-    # Fractional orders fail or overshoot: the chord of (alpha - 1) RDP(alpha) between integer orders is a
-    # bound too.
-    integer = orders == np.floor(orders)
-    return RdpCurve(orders, np.minimum(values, RdpCurve(orders[integer], values[integer]).at(orders).rdp))
-
-
-def _gaussian_pld(q: float, z: float, discretization: float) -> "PrivacyLossDistribution | None":
-    if z == 0 and q > 0:
-        return None
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    if q == 0:
-        return pld.identity(value_discretization_interval=discretization)
-    return _cached_pld(float(q), float(z), float(discretization))
-
-
-@lru_cache(maxsize=16)
-def _cached_pld(q: float, z: float, discretization: float) -> "PrivacyLossDistribution":
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return pld.from_gaussian_mechanism(z, value_discretization_interval=discretization, sampling_prob=q)
