@@ -60,7 +60,7 @@ def neighbours_for(nodes: int, colluding: float = 1 / 3, lost: float = 1 / 5) ->
         holders = k + 1
         threshold = default_threshold(holders)
         exposed = nodes * _tail(nodes - 1, curious, k, threshold)
-        apart = nodes * (nodes - 1) / 2 * comb(curious + gone, k) / comb(nodes, k)
+        apart = nodes * (nodes - 1) / 2 * (comb(curious + gone, k) / comb(nodes, k))
         broken = nodes * _tail(nodes, gone, holders, holders - threshold + 1)
         if exposed + apart <= 2.0**-SECURITY_BITS and broken <= 2.0**-CORRECTNESS_BITS:
             return k

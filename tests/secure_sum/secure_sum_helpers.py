@@ -36,7 +36,10 @@ class CuriousGrid(LocalGrid):
                 self.rewrite(partition, stage, message.content[wire.RECORD_SECURE_SUM])
             self.requests.append((partition, stage, message))
         replies = super().send_and_receive(messages, timeout=timeout)
-        asked = {m.metadata.message_id: (self.partition_of(m.metadata.dst_node_id), wire.stage_of(m)) for m in messages}
+        asked = {
+            m.metadata.message_id: (self.partition_of(m.metadata.dst_node_id), wire.stage_of(m))
+            for m in messages
+        }
         for reply in replies:
             if reply.metadata.reply_to_message_id in asked:
                 self.replies.append((*asked[reply.metadata.reply_to_message_id], reply))
@@ -128,9 +131,9 @@ class Federation:
         (reply,) = LocalGrid.send_and_receive(self.grid, [message])
         return reply
 
-    def repeat(self, partition: int, stage: str, **changes: Any) -> Message:
+    def repeat(self, partition: int, of_stage: str, **changes: Any) -> Message:
         """Send a node's last request of a stage again, with changed fields."""
-        old = self.grid.request_to(partition, stage).content
+        old = self.grid.request_to(partition, of_stage).content
         content = RecordDict(dict(old.items()))
         content[wire.RECORD_SECURE_SUM] = ConfigRecord({**old[wire.RECORD_SECURE_SUM], **changes})
         return self.ask(partition, content=content)

@@ -24,7 +24,9 @@ def random_vectors(seed: int, nodes: int, length: int, bits: int) -> np.ndarray:
     return values
 
 
-def predicted_end(nodes: int, lost: dict[tuple[str, int], str], min_survivors: int) -> tuple[set[int], str | None]:
+def predicted_end(
+    nodes: int, lost: dict[tuple[str, int], str], min_survivors: int
+) -> tuple[set[int], str | None]:
     """Survivors, and the stage that aborts, for a complete graph and the default threshold."""
     left = set(range(nodes))
     threshold = 0
@@ -115,7 +117,9 @@ def test_a_dead_node_of_the_simulation_engine_is_named_though_its_reply_carries_
 
 
 def test_a_long_vector_crosses_the_keystream_chunks() -> None:
-    federation = Federation(random_vectors(3, 3, 200_001, 32), drop=losses({(wire.STAGE_MASKED_INPUT, 1): "silent"}))
+    federation = Federation(
+        random_vectors(3, 3, 200_001, 32), drop=losses({(wire.STAGE_MASKED_INPUT, 1): "silent"})
+    )
     result = federation.sum(share_threshold=2)
     np.testing.assert_array_equal(result.total, federation.expected(result))
 

@@ -1,0 +1,483 @@
+"""Replies that do not fit, aborts, the order of things, and what the caller may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from secure_sum_helpers import Federation, losses
+
+from fedpriv import wire
+from fedpriv.secure_sum import SecureSum, SecureSumAborted, SecureSumSettings
+
+VECTORS = np.array([[3, -1, 5], [-7, 2, 0], [11, 4, -6], [0, 8, 1], [2, -9, 4], [-5, 5, 5]], dtype=np.int64)
+Change = Callable[[RecordDict], Any]
+
+
+def tampering(
+    partition: int, stage: str, change: Change
+) -> Callable[[int, Message, Message], Iterable[Message]]:
+    """Change the content of one node's reply in one stage."""
+
+    def intercept(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if node == partition and wire.stage_of(request) == stage and reply.has_content():
+            change(reply.content)
+        return [reply]
+
+    return intercept
+
+
+def vector(content: RecordDict, array: Array | np.ndarray) -> None:
+    content[wire.RECORD_RESULT] = ArrayRecord(
+        {wire.RESULT_ARRAY: array if isinstance(array, Array) else Array(array)}
+    )
+
+
+def field(content: RecordDict, **fields: Any) -> None:
+    content[wire.RECORD_SECURE_SUM].update(fields)
+
+
+GARBAGE = Array(dtype="uint32", shape=(3,), stype="numpy.ndarray", data=b"\x93NUMPY" + bytes(60))
+HUGE_HEADER = Array(
+    dtype="uint32",
+    shape=(3,),
+    stype="numpy.ndarray",
+    data=b"\x93NUMPY\x01\x00v\x00"
+    + b"{'descr': '<u4', 'fortran_order': False, 'shape': (99999999999,), }".ljust(117)
+    + b"\n"
+    + bytes(12),
+)
+PICKLE = Array(dtype="object", shape=(3,), stype="numpy.ndarray", data=b"cos\nsystem\n(S'true'\ntR.")
+
+BAD_MASKED: dict[str, tuple[Change, str]] = {
+    "too long": (lambda c: vector(c, np.zeros(4, np.uint32)), "shape (4,)"),
+    "too short": (lambda c: vector(c, np.zeros(2, np.uint32)), "shape (2,)"),
+    "two-dimensional": (lambda c: vector(c, np.zeros((3, 1), np.uint32)), "shape (3, 1)"),
+    "signed": (lambda c: vector(c, np.zeros(3, np.int32)), "dtype int32"),
+    "floating": (lambda c: vector(c, np.zeros(3, np.float32)), "dtype float32"),
+    "wide": (lambda c: vector(c, np.zeros(3, np.uint64)), "dtype uint64"),
+    "very wide": (lambda c: vector(c, np.zeros(300, np.uint64)), "wrong length or dtype"),
+    "garbage bytes": (lambda c: vector(c, GARBAGE), "cannot be parsed"),
+    "a header that asks for 400 GB": (lambda c: vector(c, HUGE_HEADER), "cannot be parsed"),
+    "a pickle": (lambda c: vector(c, PICKLE), "cannot be parsed"),
+    "no vector": (lambda c: c.pop(wire.RECORD_RESULT), "no vector"),
+    "another record in its place": (
+        lambda c: c.update({wire.RECORD_RESULT: MetricRecord({"vector": 1})}),
+        "no vector",
+    ),
+    "no protocol record": (lambda c: c.pop(wire.RECORD_SECURE_SUM), "no secure-sum record"),
+    "another session": (lambda c: field(c, session=bytes(24)), "another session"),
+    "another stage": (lambda c: field(c, stage=wire.STAGE_UNMASK), "another session or stage"),
+    "another schema": (lambda c: field(c, schema=7), "schema"),
+    "complaint about a stranger": (lambda c: field(c, unreadable=[17]), "not asked for"),
+    "complaint of a wrong type": (lambda c: field(c, unreadable="all"), "list of node ids"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MASKED)
+def test_a_masked_reply_that_does_not_fit_names_the_node_and_is_not_summed(name: str) -> None:
+    change, words = BAD_MASKED[name]
+    federation = Federation(VECTORS, intercept=tampering(2, wire.STAGE_MASKED_INPUT, change))
+    result = federation.sum()
+    assert federation.partitions(result.survivors) == {0, 1, 3, 4, 5}
+    np.testing.assert_array_equal(result.total, VECTORS[[0, 1, 3, 4, 5]].sum(axis=0))
+    (error,) = result.errors
+    assert error.node_id == federation.grid.node_of(2) and error.stage == wire.STAGE_MASKED_INPUT
+    assert words in error.message
+
+
+def test_a_value_above_the_modulus_is_out_of_range() -> None:
+    change = lambda c: vector(c, np.array([1, 2, 1 << 20], np.uint32))  # noqa: E731
+    federation = Federation(VECTORS, intercept=tampering(2, wire.STAGE_MASKED_INPUT, change))
+    result = federation.sum(modulus_bits=20)
+    assert "out of range" in result.errors[0].message
+    np.testing.assert_array_equal(result.total, VECTORS[[0, 1, 3, 4, 5]].sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        (wire.STAGE_KEYS, lambda c: field(c, **{wire.FIELD_MASK_KEY: b"short"})),
+        (wire.STAGE_KEYS, lambda c: field(c, **{wire.FIELD_MASK_KEY: bytes(32)})),
+        (wire.STAGE_KEYS, lambda c: field(c, **{wire.FIELD_SHARE_KEY: 4})),
+        (
+            wire.STAGE_KEYS,
+            lambda c: field(c, **{wire.FIELD_SHARE_KEY: c[wire.RECORD_SECURE_SUM]["mask-key"]}),
+        ),
+        (wire.STAGE_KEYS, lambda c: c.clear()),
+        (wire.STAGE_SHARES, lambda c: field(c, **{wire.FIELD_SHARES: bytes(10)})),
+        (wire.STAGE_SHARES, lambda c: field(c, **{wire.FIELD_COMMITMENT: "x"})),
+        (wire.STAGE_SHARES, lambda c: c.clear()),
+        (wire.STAGE_UNMASK, lambda c: field(c, **{wire.FIELD_SELF_SHARES: bytes(5)})),
+        (wire.STAGE_UNMASK, lambda c: field(c, **{wire.FIELD_ALIVE: [1, 2, 3]})),
+        (wire.STAGE_UNMASK, lambda c: c.clear()),
+    ],
+)
+def test_garbage_in_the_other_stages_is_a_loss_of_that_node(stage: str, change: Change) -> None:
+    federation = Federation(VECTORS, intercept=tampering(1, stage, change))
+    result = federation.sum()
+    assert federation.partitions(result.dropped[stage]) == {1}
+    assert {error.node_id for error in result.errors} == {federation.grid.node_of(1)}
+    np.testing.assert_array_equal(result.total, federation.expected(result))
+
+
+def test_a_node_that_copies_anothers_key_costs_both_their_places() -> None:
+    copied: list[bytes] = []
+
+    def intercept(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if wire.stage_of(request) == wire.STAGE_KEYS:
+            if node == 0:
+                copied.append(reply.content[wire.RECORD_SECURE_SUM][wire.FIELD_MASK_KEY])
+            if node == 3:
+                field(reply.content, **{wire.FIELD_MASK_KEY: copied[0]})
+        return [reply]
+
+    federation = Federation(VECTORS, intercept=intercept)
+    result = federation.sum()
+    assert federation.partitions(result.dropped[wire.STAGE_KEYS]) == {0, 3}
+    np.testing.assert_array_equal(result.total, federation.expected(result))
+
+
+@pytest.mark.parametrize(
+    "stage", [wire.STAGE_KEYS, wire.STAGE_SHARES, wire.STAGE_MASKED_INPUT, wire.STAGE_UNMASK]
+)
+def test_two_replies_to_one_request_are_reported_and_not_counted(stage: str) -> None:
+    def intercept(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        return [reply, reply] if node == 4 and wire.stage_of(request) == stage else [reply]
+
+    federation = Federation(VECTORS, intercept=intercept)
+    result = federation.sum()
+    assert federation.partitions(result.dropped[stage]) == {4}
+    assert [error.message for error in result.errors] == ["2 replies to one request"]
+    np.testing.assert_array_equal(result.total, federation.expected(result))
+
+
+def test_a_reply_under_another_nodes_id_is_not_counted() -> None:
+    def intercept(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if node == 4 and wire.stage_of(request) == wire.STAGE_MASKED_INPUT:
+            reply.metadata.__dict__["_src_node_id"] = federation.grid.node_of(0)
+        return [reply]
+
+    federation = Federation(VECTORS, intercept=intercept)
+    result = federation.sum()
+    assert federation.partitions(result.survivors) == {0, 1, 2, 3, 5}
+    np.testing.assert_array_equal(result.total, federation.expected(result))
+
+
+def test_a_reply_of_an_earlier_session_is_not_counted() -> None:
+    first: list[Message] = []
+
+    def intercept(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if node != 1 or wire.stage_of(request) != wire.STAGE_MASKED_INPUT:
+            return [reply]
+        if not first:
+            first.append(reply)
+            return [reply]
+        return [Message(first[0].content, reply_to=request)]
+
+    federation = Federation(VECTORS, intercept=intercept)
+    federation.sum()
+    result = federation.sum()
+    assert federation.partitions(result.survivors) == {0, 2, 3, 4, 5}
+    np.testing.assert_array_equal(result.total, federation.expected(result))
+
+
+def test_words_of_a_foreign_error_are_not_repeated() -> None:
+    def intercept(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        return (
+            [Message(Error(code=77, reason="loss 0.25 of patient 12"), reply_to=request)]
+            if node == 0
+            else [reply]
+        )
+
+    federation = Federation(VECTORS, intercept=intercept)
+    errors = federation.sum().errors
+    assert {(error.code, error.message) for error in errors} == {(77, "error code 77")}
+
+
+# -- wrong shares ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [wire.FIELD_SELF_SHARES, wire.FIELD_KEY_SHARES])
+def test_a_wrong_share_is_found_out_and_the_sum_stays_exact(name: str) -> None:
+    def flip(content: RecordDict) -> None:
+        blob = bytes(content[wire.RECORD_SECURE_SUM][name])
+        field(content, **{name: bytes(byte ^ 1 for byte in blob)})
+
+    liar = min(range(6), key=lambda p: Federation(VECTORS).grid.node_of(p))  # among the first that are used
+    lost = next(p for p in range(6) if p != liar)
+    federation = Federation(
+        VECTORS,
+        drop=losses({(wire.STAGE_MASKED_INPUT, lost): "silent-after"}),
+        intercept=tampering(liar, wire.STAGE_UNMASK, flip),
+    )
+    result = federation.sum(share_threshold=4)
+    np.testing.assert_array_equal(result.total, federation.expected(result))
+    assert {error.node_id for error in result.errors} == {federation.grid.node_of(liar)}
+    assert all(error.message.endswith("is wrong") for error in result.errors)
+
+
+def test_too_many_wrong_shares_end_the_session_and_never_give_a_sum() -> None:
+    def intercept(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if wire.stage_of(request) == wire.STAGE_UNMASK and node < 4:
+            size = len(reply.content[wire.RECORD_SECURE_SUM][wire.FIELD_SELF_SHARES])
+            field(reply.content, **{wire.FIELD_SELF_SHARES: bytes(size)})
+        return [reply]
+
+    with pytest.raises(SecureSumAborted, match="do not fit") as caught:
+        Federation(VECTORS, intercept=intercept).sum()
+    assert caught.value.released and caught.value.stage == wire.STAGE_UNMASK
+
+
+def test_a_wrong_commitment_ends_the_session() -> None:
+    change = lambda c: field(c, **{wire.FIELD_COMMITMENT: bytes(32)})  # noqa: E731
+    with pytest.raises(SecureSumAborted, match="do not fit") as caught:
+        Federation(VECTORS, intercept=tampering(2, wire.STAGE_SHARES, change)).sum()
+    assert caught.value.released
+
+
+def corrupt_boxes(count: int) -> Change:
+    def change(content: RecordDict) -> None:
+        blob = bytearray(content[wire.RECORD_SECURE_SUM][wire.FIELD_SHARES])
+        for i in range(count):
+            blob[i * wire.SEALED_SHARE_BYTES + 20] ^= 1
+        field(content, **{wire.FIELD_SHARES: bytes(blob)})
+
+    return change
+
+
+def test_a_share_that_does_not_authenticate_costs_nothing_while_enough_others_do() -> None:
+    federation = Federation(VECTORS, intercept=tampering(2, wire.STAGE_SHARES, corrupt_boxes(1)))
+    result = federation.sum()
+    assert len(result.survivors) == 6
+    np.testing.assert_array_equal(result.total, federation.expected(result))
+    (error,) = result.errors
+    assert error.node_id == federation.grid.node_of(2) and "unreadable for 1" in error.message
+
+
+def test_shares_that_do_not_authenticate_end_the_session_unrevealed_and_name_their_sender() -> None:
+    federation = Federation(VECTORS, intercept=tampering(2, wire.STAGE_SHARES, corrupt_boxes(5)))
+    with pytest.raises(SecureSumAborted) as caught:
+        federation.sum()
+    assert not caught.value.released
+    assert [error.node_id for error in caught.value.errors] == [federation.grid.node_of(2)]
+    assert all(stage != wire.STAGE_UNMASK for _, stage, _ in federation.grid.requests)
+
+
+def test_shares_of_another_session_do_not_authenticate() -> None:
+    kept: list[bytes] = []
+
+    def change(content: RecordDict) -> None:
+        kept.append(bytes(content[wire.RECORD_SECURE_SUM][wire.FIELD_SHARES]))
+        field(content, **{wire.FIELD_SHARES: kept[0]})
+
+    federation = Federation(VECTORS, intercept=tampering(2, wire.STAGE_SHARES, change))
+    federation.sum()
+    with pytest.raises(SecureSumAborted) as caught:
+        federation.sum()
+    assert "unreadable for 5" in caught.value.errors[0].message
+
+
+# -- aborts and the order of things ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [wire.STAGE_KEYS, wire.STAGE_SHARES, wire.STAGE_MASKED_INPUT])
+def test_below_min_survivors_nothing_is_revealed(stage: str) -> None:
+    federation = Federation(VECTORS, drop=losses({(stage, 0): "silent", (stage, 1): "error"}))
+    with pytest.raises(SecureSumAborted, match=r"4 nodes left, min_survivors = 5") as caught:
+        federation.sum(min_survivors=5, before_unmask=lambda _: pytest.fail("called"))
+    aborted = caught.value
+    assert (aborted.stage, aborted.released) == (stage, False)
+    assert federation.partitions(aborted.dropped[stage]) == {0, 1}
+    assert [error.code for error in aborted.errors] == [5]
+    assert all(asked != wire.STAGE_UNMASK for _, asked, _ in federation.grid.requests)
+
+
+def test_an_abort_while_unmasking_counts_as_released() -> None:
+    plan = {(wire.STAGE_UNMASK, node): "silent" for node in range(3)}
+    with pytest.raises(SecureSumAborted, match="an unmask request had left") as caught:
+        Federation(VECTORS, drop=losses(plan)).sum()
+    assert caught.value.released
+
+
+@pytest.mark.parametrize("stage", [wire.STAGE_KEYS, wire.STAGE_UNMASK])
+def test_a_grid_that_fails(stage: str) -> None:
+    federation = Federation(VECTORS)
+    federation.grid.stop_before = stage
+    with pytest.raises(SecureSumAborted, match="ConnectionError") as caught:
+        federation.sum()
+    assert caught.value.released == (stage == wire.STAGE_UNMASK)
+
+
+def test_before_unmask_comes_after_the_vectors_and_before_any_unmask_request() -> None:
+    federation = Federation(VECTORS, drop=losses({(wire.STAGE_MASKED_INPUT, 5): "silent"}))
+    calls: list[tuple[list[int], int, set[str]]] = []
+
+    def before(survivors: list[int]) -> None:
+        calls.append(
+            (survivors, len(federation.produced), {stage for _, stage, _ in federation.grid.requests})
+        )
+
+    result = federation.sum(before_unmask=before)
+    ((survivors, produced, stages),) = calls
+    assert tuple(survivors) == result.survivors and produced == 5
+    assert stages == {wire.STAGE_KEYS, wire.STAGE_SHARES, wire.STAGE_MASKED_INPUT}
+
+
+def test_an_exception_of_before_unmask_is_passed_on_and_stops_the_release() -> None:
+    class LedgerIsFull(Exception):
+        pass
+
+    def before(survivors: list[int]) -> None:
+        raise LedgerIsFull
+
+    federation = Federation(VECTORS)
+    with pytest.raises(LedgerIsFull):
+        federation.sum(before_unmask=before)
+    assert all(stage != wire.STAGE_UNMASK for _, stage, _ in federation.grid.requests)
+    np.testing.assert_array_equal(federation.sum().total, VECTORS.sum(axis=0))
+
+
+def test_nodes_whose_neighbours_are_gone_are_let_go_before_they_are_asked() -> None:
+    federation = Federation(np.ones((20, 1), np.int64))
+    first = federation.grid.node_of(0)
+
+    def lose_neighbours_of_first(partition: int, message: Message) -> str | None:
+        if wire.stage_of(message) != wire.STAGE_SHARES:
+            return None
+        neighbours = federation.grid.request_to(0, wire.STAGE_SHARES).content[wire.RECORD_SECURE_SUM][
+            "neighbours"
+        ]
+        return "silent" if federation.grid.node_of(partition) in list(neighbours)[:3] else None
+
+    federation.grid.drop = lose_neighbours_of_first
+    result = federation.sum(neighbours=4, share_threshold=3)
+    assert first in result.dropped[wire.STAGE_SHARES] and first not in result.survivors
+    assert 0 not in federation.produced
+    assert any(e.node_id == first and "neighbours were lost" in e.message for e in result.errors)
+    assert result.total[0] == len(result.survivors)
+
+
+# -- requests ----------------------------------------------------------------------------------------------
+
+
+def test_the_payload_travels_with_the_masked_input_request_alone() -> None:
+    federation = Federation(VECTORS)
+    federation.sum(payload=RecordDict({"arrays": ArrayRecord({"w": Array(np.arange(4.0))})}))
+    for _, stage, message in federation.grid.requests:
+        assert ("arrays" in message.content) == (stage == wire.STAGE_MASKED_INPUT)
+        assert message.metadata.message_type == "train"
+
+
+def test_a_payload_for_every_node() -> None:
+    def produce(partition: int, msg: Message, context: Any) -> np.ndarray:
+        return np.array([int(msg.content["factor"]["x"])])
+
+    federation = Federation(produce, num_nodes=4)
+
+    def payload(node: int) -> RecordDict:
+        return RecordDict({"factor": ConfigRecord({"x": 10 ** federation.grid.partition_of(node)})})
+
+    assert federation.sum(length=1, payload=payload).total.tolist() == [1111]
+
+
+@pytest.mark.parametrize("mode", ["protocol", "simulated"])
+def test_reserved_names_in_a_payload_are_refused(mode: str) -> None:
+    federation = Federation(VECTORS)
+    payload = RecordDict({wire.RECORD_RESULT: ConfigRecord({"x": 1})})
+    with pytest.raises(ValueError, match=r"fedpriv\.secure-sum\.vector' is reserved"):
+        federation.sum(payload=payload, mode=mode)
+    assert federation.grid.requests == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"node_ids": [1, 2, 2]}, "named twice"),
+        ({"node_ids": [1]}, "1 nodes, but min_survivors = 2"),
+        ({"length": 0}, "length = 0"),
+        ({"length": 2.0}, "length = 2.0"),
+        ({"length": True}, "length = True"),
+        ({"purpose": ""}, "purpose = ''"),
+        ({"magnitude_limit": 0}, "magnitude_limit = 0"),
+        ({"magnitude_limit": 1.5}, "magnitude_limit = 1.5"),
+        ({"magnitude_limit": 2**30}, "at most 1 nodes fit"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_sent(arguments: dict[str, Any], words: str) -> None:
+    federation = Federation(VECTORS)
+    given = {"node_ids": [1, 2, 3], "payload": RecordDict(), "length": 3, "purpose": "p", **arguments}
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+        SecureSum(federation.grid, SecureSumSettings(min_survivors=2)).run(**given)
+    assert federation.grid.requests == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"min_survivors": 1}, "min_survivors = 1: must be at least 2"),
+        ({"min_survivors": 2.5}, "min_survivors = 2.5: must be an integer"),
+        ({"min_survivors": True}, "min_survivors = True"),
+        ({"min_survivors": 0, "mode": "simulated"}, "min_survivors = 0: must be at least 1"),
+        ({"min_survivors": 3, "share_threshold": 1}, "share_threshold = 1: must be at least 2"),
+        ({"min_survivors": 3, "neighbours": 0}, "neighbours = 0: must be at least 1"),
+        ({"min_survivors": 3, "modulus_bits": 65}, "modulus_bits = 65: must be from 2 to 64"),
+        ({"min_survivors": 3, "modulus_bits": 1}, "modulus_bits = 1: must be from 2 to 64"),
+        ({"min_survivors": 3, "timeout": 0}, "timeout = 0"),
+        ({"min_survivors": 3, "timeout": float("inf")}, "timeout = inf"),
+        ({"min_survivors": 3, "mode": "off"}, "mode = 'off'"),
+    ],
+)
+def test_settings_are_checked(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SecureSumSettings(**given)
+
+
+@pytest.mark.parametrize("threshold", [2, 3, 7])
+def test_a_share_threshold_that_does_not_fit_the_neighbourhood(threshold: int) -> None:
+    with pytest.raises(SecureSumAborted, match="from 4 to 6") as caught:
+        Federation(VECTORS).sum(share_threshold=threshold)
+    assert not caught.value.released
+
+
+def test_the_result_tells_bytes_seconds_and_the_graph() -> None:
+    federation = Federation(VECTORS)
+    result = federation.sum()
+    up = sum(wire.content_bytes(reply.content) for _, _, reply in federation.grid.replies)
+    down = sum(wire.content_bytes(request.content) for _, _, request in federation.grid.requests)
+    assert (result.bytes_up, result.bytes_down) == (up, down)
+    assert set(result.seconds) == {
+        wire.STAGE_KEYS,
+        wire.STAGE_SHARES,
+        wire.STAGE_MASKED_INPUT,
+        wire.STAGE_UNMASK,
+    }
+    assert all(seconds > 0 for seconds in result.seconds.values())
+    assert (result.neighbours, result.share_threshold) == (5, 5)
+
+
+def test_bytes_of_a_content() -> None:
+    content = RecordDict(
+        {
+            "c": ConfigRecord(
+                {"a": 1, "b": b"xyz", "d": "uv", "e": [1, 2], "f": [], "g": b"", "h": [b"q", b"rs"]}
+            ),
+            "v": ArrayRecord({"w": Array(np.zeros(2, np.uint32))}),
+        }
+    )
+    array = len(content["v"]["w"].data)
+    assert wire.content_bytes(content) == 1 + 7 + 8 + 3 + 2 + 16 + 3 + 1 + 1 + array
+
+
+def test_stage_of_a_message() -> None:
+    assert wire.stage_of(Message(RecordDict(), dst_node_id=5, message_type="train")) is None
+    other = RecordDict({wire.RECORD_SECURE_SUM: ArrayRecord({"w": Array(np.zeros(1))})})
+    assert wire.stage_of(Message(other, dst_node_id=5, message_type="train")) is None
+    named = RecordDict({wire.RECORD_SECURE_SUM: ConfigRecord({wire.FIELD_STAGE: "keys"})})
+    assert wire.stage_of(Message(named, dst_node_id=5, message_type="train")) == wire.STAGE_KEYS
+    assert (
+        wire.stage_of(Message(Error(5), reply_to=Message(named, dst_node_id=5, message_type="train"))) is None
+    )
