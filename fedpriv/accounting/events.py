@@ -97,6 +97,7 @@ class PrivacyEvent(ABC):
 _REGISTRY: dict[str, type[PrivacyEvent]] = {}
 
 _MODULES: Final[tuple[str, ...]] = (
+    "fedpriv.accounting.dp_events",
     "fedpriv.accounting.amplification_by_iteration",
     "fedpriv.accounting.zeroth_order",
     "fedpriv.accounting.allocation_events",

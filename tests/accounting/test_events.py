@@ -89,7 +89,7 @@ def test_equal_events_are_one_key():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"kind": "laplace"}, "kind must be one of .*gaussian.*got 'laplace'"),
+        ({"kind": "cauchy"}, "kind must be one of .*gaussian.*got 'cauchy'"),
         ({}, "kind must be one of"),
         ({"kind": "gaussian"}, "fields of event 'gaussian' must be"),
         ({"kind": "gaussian", "noise_multiplier": 1.0, "sampling_rate": 0.1}, "fields of event 'gaussian'"),
