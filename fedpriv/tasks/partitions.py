@@ -156,8 +156,8 @@ def _dirichlet(labels: np.ndarray, settings: PartitionSettings) -> list[IndexArr
     smallest = min(len(part) for part in _positions(partitioner(0, 0)))
     raise PartitionError(
         f"none of {MAX_RESTARTS * 11} Dirichlet draws with alpha={settings.alpha:g} gave each of "
-        f"{settings.num_partitions} clients min_size={settings.min_size} of the {len(labels)} examples (in "
-        f"the first draw the smallest client got {smallest}): raise alpha, lower min_size, or use fewer clients"
+        f"{settings.num_partitions} clients min_size={settings.min_size} of {len(labels)} examples (in "
+        f"the first draw one client got {smallest}): raise alpha, lower min_size, or use fewer clients"
     )
 
 
