@@ -304,11 +304,20 @@ def test_a_user_cache_that_cannot_be_written_says_what_to_set(checkout):
         cache.store_dataset("mnist", np.zeros((2, 1, 28, 28), np.uint8), np.zeros(2), None, "made", {})
 
 
-def test_the_real_checkout_is_recognised():
-    root = Path(__file__).resolve().parents[2]
-    assert cache._checkout_cache() == root / "datasets" / "cache"
-    ignored = (root / ".gitignore").read_text().split()
-    assert "datasets/cache/" in ignored
+def test_a_checkout_is_told_from_an_installed_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "__file__", str(tmp_path / "fedpriv/tasks/sources/cache.py"))
+    assert cache._checkout_cache() is None
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "datasets").mkdir()
+    assert cache._checkout_cache() == tmp_path / "datasets" / "cache"
+    monkeypatch.delenv("FEDPRIV_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.storage_folder() == tmp_path / "datasets" / "cache"
+    assert cache.search_folders()[1] == tmp_path / "xdg" / "fedpriv" / "datasets"
+
+
+def test_fetched_data_is_ignored_by_git():
+    assert "datasets/cache/" in (Path(__file__).resolve().parents[2] / ".gitignore").read_text().split()
 
 
 @pytest.mark.parametrize("name", FETCHABLE)

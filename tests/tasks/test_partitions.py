@@ -147,4 +147,4 @@ def test_picture_is_drawn_for_any_number_of_clients(tmp_path, num_partitions, nu
     plot_partition(counts, tmp_path / "p.png", "Title", [f"c{i}" for i in range(num_classes)])
     image = imread(tmp_path / "p.png")
     assert image.shape[1] == 1300 and image.shape[0] >= 500
-    assert len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 10
+    assert len(np.unique(image[::5, ::5].reshape(-1, image.shape[2]), axis=0)) > 10
