@@ -23,12 +23,14 @@ from scipy import special
 
 from fedpriv.accounting.dyadic import DyadicLaw, FloatArray, Side, discretize, dusted
 from fedpriv.accounting.ratio_law import RatioLaw
-from fedpriv.accounting.validators import check_integer, check_positive
+from fedpriv.accounting.validators import InvalidArgument, check_integer, check_positive, check_probability
 
 MAX_BINS: Final = 10**7
 """Largest number of bins; rounding errors grow with it and are added to the result."""
 
-_PRICE = 1e-6
+_SMALLEST_MULTIPLIER: Final = 0.1
+"""Below, epsilon is some 50 or more and the profile of one bin (no amplification) is used."""
+_PRICE: Final = 1e-6
 """Fraction of delta that each cut of a tail may cost."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(5)
 _NODES, _WEIGHTS = 0.5 * (_NODES + 1), 0.5 * _WEIGHTS
@@ -85,8 +87,28 @@ def allocation_law(
     """
     check_positive(noise_multiplier=noise_multiplier, smallest_delta=smallest_delta)
     check_integer(1, bins=bins)
+    if bins > MAX_BINS:
+        raise InvalidArgument(f"bins must be at most {MAX_BINS}, got {bins}")
+    check_probability(smallest_delta=smallest_delta)
+    if noise_multiplier < _SMALLEST_MULTIPLIER:
+        if side == "lower":
+            return _constant_law()
+        # One bin dominates any number of them, and no ratio beyond e^700 can be written down.
+        bins = 1
+        if noise_multiplier < _SMALLEST_MULTIPLIER / 2:
+            return _nothing_known()
     builder = _Builder(float(noise_multiplier), int(bins), side, float(smallest_delta), resolution)
     return builder.law()
+
+
+def _constant_law() -> RatioLaw:
+    """The law of a release that tells nothing: a lower bound on anything."""
+    return RatioLaw("lower", np.ones(1), np.zeros(1), np.ones(1))
+
+
+def _nothing_known() -> RatioLaw:
+    """An upper law without content: epsilon is infinite below delta = 1."""
+    return RatioLaw("upper", np.ones(1), np.zeros(1), np.ones(1), dropped_mass=1.0, dropped_mean=1.0)
 
 
 class _Builder:
@@ -96,8 +118,7 @@ class _Builder:
         self.s, self.bins, self.side, self.delta = s, bins, side, delta
         self.half = resolution.half
         self.step = 1 / resolution.per_deviation
-        # Beyond a multiplier of 0.05 or so nothing is left to protect and e^(1/s^2) would overflow.
-        self.deviation = math.sqrt(math.expm1(min(s**-2, 600.0)))
+        self.deviation = math.sqrt(math.expm1(s**-2))
         self.price = _PRICE * delta
         # All b terms are at most x when the sum is: the sum is above `low` except with probability 0.01 delta.
         log_probability = math.log(0.01 * delta) / bins

@@ -67,12 +67,12 @@ def remove_divergence(noise_multiplier: float, bins: int, orders: FloatArray) ->
     """Rényi divergence of P from Q at the given orders.
 
     Exact at integer orders up to 1024; between them the chord of the convex ``(alpha - 1) D(alpha)``. Infinite above,
-    and from the order on where the divergence exceeds some 100 nats.
+    and from the order on where the divergence exceeds some 30 nats.
     """
     check_positive(noise_multiplier=noise_multiplier)
     check_integer(1, bins=bins)
     # All units in one bin: D(alpha) >= alpha / (2 s^2) - alpha log(b) / (alpha - 1).
-    useful = 16 + 2 * noise_multiplier**2 * (100 + 2 * math.log(bins))
+    useful = 16 + 2 * noise_multiplier**2 * (30 + 2 * math.log(bins))
     reachable = orders[orders <= min(_LARGEST_ORDER, useful)]
     largest = max(2, math.ceil(reachable.max(initial=2.0)))
     logs = log_moments(float(noise_multiplier) ** -2, int(bins), largest)

@@ -10,14 +10,14 @@ so a law that is larger in convex order gives upper bounds and a smaller one low
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from fedpriv.accounting.validators import check_delta, check_non_negative
+from fedpriv.accounting.validators import check_delta, check_integer, check_non_negative
 
 FloatArray = NDArray[np.float64]
 Side = Literal["upper", "lower"]
@@ -91,7 +91,8 @@ class RatioLaw:
         if target <= 0:
             return math.inf
         if self.common > 0:
-            return _solve(lambda e: self._with_factor(e)[0], target, self.side)
+            start = replace(self, common=0.0).epsilon_remove(delta)
+            return _solve(lambda e: self._with_factor(e)[0], target, _finite(start), self.side)
         above = np.cumsum(self.mass[::-1])[::-1]
         excess_above = np.cumsum((self.mass * self.excess)[::-1])[::-1]
         # delta at e^eps = ratio[j] counts the atoms above j; it decreases in j and ends at 0.
@@ -105,7 +106,8 @@ class RatioLaw:
         if target <= 0:
             return math.inf
         if self.common > 0:
-            return _solve(lambda e: self._with_factor(e)[1], target, self.side)
+            start = replace(self, common=0.0).epsilon_add(delta)
+            return _solve(lambda e: self._with_factor(e)[1], target, _finite(start), self.side)
         below = np.cumsum(self.mass)
         excess_below = np.cumsum(self.mass * self.excess)
         mean_below = np.cumsum(self.mass * self.ratio)
@@ -125,16 +127,14 @@ class RatioLaw:
     def times_gaussian(self, deviation: float) -> "RatioLaw":
         """The pair composed with a Gaussian release of noise multiplier ``1 / deviation``."""
         check_non_negative(deviation=deviation)
-        return RatioLaw(
-            self.side,
-            self.ratio,
-            self.excess,
-            self.mass,
-            self.dropped_mass,
-            self.dropped_mean,
-            self.rounding,
-            math.hypot(self.common, deviation),
-        )
+        return replace(self, common=math.hypot(self.common, deviation))
+
+    def diluted(self, used: int, total: int) -> "RatioLaw":
+        """The average of ``used`` bins of this law's mean ratio and ``total - used`` bins of ratio 1."""
+        check_integer(1, used=used, total=total)
+        share = used / total
+        excess = share * self.excess
+        return replace(self, ratio=1 + excess, excess=excess) if used < total else self
 
     def _with_factor(self, epsilon: float) -> tuple[float, float]:
         """Both deltas with the Gaussian factor, integrated in closed form per atom (Black and Scholes 1973)."""
@@ -165,34 +165,48 @@ def _log1p_floored(excess: float) -> float:
     return math.log1p(excess) if excess > 0 else 0.0
 
 
-def _solve(delta_of: Callable[[float], float], target: float, side: Side) -> float:
-    """Epsilon at which a non-increasing delta meets the target, from above (upper) or below (lower)."""
-    if delta_of(0.0) <= target:
+def _solve(delta_of: Callable[[float], float], target: float, start: float, side: Side) -> float:
+    """Epsilon at which a decreasing delta meets the target; the end of the last bracket that is safe for the side.
+
+    Illinois iteration on log delta from a bracket around ``start``, to a relative 1e-9.
+    """
+    value = delta_of(0.0)
+    if value <= target:
         return 0.0
-    high = 1.0
-    while delta_of(high) > target:
-        high *= 2
+    low, f_low = 0.0, math.log(value / target)
+    step = max(0.01, 0.05 * start)
+    high = max(start, 1e-12)
+    f_high = _log_ratio(delta_of(high), target)
+    while f_high > 0:
+        low, f_low = high, f_high
+        high, step = high + step, 3 * step
         if high > 700:
             return math.inf
-    low = 0.0 if high == 1.0 else high / 2
-    if high == 1.0:
-        while delta_of(high / 2) <= target:
-            high /= 2
-        low = high / 2
-    # Regula falsi on log delta inside a bracket; both ends stay valid.
-    for _ in range(80):
+        f_high = _log_ratio(delta_of(high), target)
+    for _ in range(100):
         if high - low <= 1e-9 * high:
             break
-        f_low, f_high = delta_of(low), delta_of(high)
-        middle = 0.5 * (low + high)
-        if f_high > 0:
-            slope = math.log(f_low / target) / math.log(f_low / f_high)
-            guess = low + (high - low) * slope
-            # Step slightly past the guess so that both ends move.
-            margin = 0.01 * (high - low) + 1e-10 * high
-            for point in (guess - margin, guess + margin):
-                if low < point < high:
-                    low, high = (point, high) if delta_of(point) > target else (low, point)
-            continue
-        low, high = (middle, high) if delta_of(middle) > target else (low, middle)
+        weight = f_low / (f_low - f_high)
+        middle = low + (high - low) * min(max(weight, 1e-3), 1 - 1e-3)
+        # The guess is moved a little beyond the root in turn, so that both ends close in.
+        nudge = 2e-10 * high
+        middle += nudge if f_low > -f_high else -nudge
+        if not low < middle < high:
+            middle = 0.5 * (low + high)
+        f_middle = _log_ratio(delta_of(middle), target)
+        if f_middle > 0:
+            low, f_low = middle, f_middle
+            f_high /= 2
+        else:
+            high, f_high = middle, f_middle
+            f_low /= 2
     return high if side == "upper" else low
+
+
+def _finite(start: float) -> float:
+    return start if math.isfinite(start) else 1.0
+
+
+def _log_ratio(value: float, target: float) -> float:
+    """Bounded logarithm, so that a vanishing delta does not spoil the interpolation."""
+    return math.log(value / target) if value > target * 1e-40 else -92.0
