@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.accounting.validators import InvalidArgument, check_choice
-from fedpriv.accounting.vocabulary import ADJACENCIES, Adjacency
+from fedpriv.accounting.validators import InvalidArgument, check_integer
+from fedpriv.accounting.vocabulary import Adjacency
+from fedpriv.accounting.votes import vote_sensitivity
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Ballot:
     votes: int
 
     def __post_init__(self) -> None:
+        check_integer(0, candidates=self.candidates, votes=self.votes)
         if self.candidates < 1:
             raise InvalidArgument("candidates: the grid is empty, at least one candidate is needed")
         if not 1 <= self.votes <= self.candidates:
@@ -41,11 +43,9 @@ class Ballot:
         add_or_remove: sqrt(k), a ballot against zeros. replace_one: two ballots of k ones differ in at
         most 2 min(k, p - k) places, and a ballot against an abstention in k.
         """
-        check_choice(ADJACENCIES, adjacency=adjacency)
-        k, p = self.votes, self.candidates
-        if adjacency == "add_or_remove":
-            return float(np.sqrt(k))
-        return float(np.sqrt(max(k, 2 * min(k, p - k))))
+        between_ballots = vote_sensitivity(self.votes, self.candidates, adjacency)
+        against_abstention = vote_sensitivity(self.votes, self.candidates, "add_or_remove")
+        return max(between_ballots, against_abstention)
 
     def cast(self, losses: Sequence[float]) -> np.ndarray:
         """Vote for the ``votes`` lowest losses.

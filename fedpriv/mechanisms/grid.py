@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.accounting.validators import InvalidArgument, check_positive
+from fedpriv.accounting.validators import InvalidArgument, check_integer, check_non_negative, check_positive
 
 #: Standard deviations of the summed noise that must fit beside the signal: the chance that any of
 #: 10^9 coordinates goes beyond is under 1e-22, far below any delta.
 TAIL_DEVIATIONS = 12.0
+
+#: Finest grid: squared norms of encoded vectors stay exact in int64.
+MAX_CLIP_UNITS = 2**30
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class GridCodec:
 
     * every encoded vector has integer L2 norm at most ``clip_units`` (checked in integer arithmetic), so
       the sensitivity that is charged, C, includes every rounding error;
-    * each coordinate moves toward zero by less than one step.
+    * each coordinate moves toward zero by less than one step (where float error of the clip has to be taken
+      off as well, by that error more).
     """
 
     clipping_norm: float
@@ -39,8 +44,13 @@ class GridCodec:
 
     def __post_init__(self) -> None:
         check_positive(clipping_norm=self.clipping_norm)
-        if not 1 <= self.clip_units <= 2**30:
-            raise InvalidArgument(f"clip_units: {self.clip_units} is outside 1 .. {2**30}")
+        check_integer(0, clip_units=self.clip_units)
+        if not 1 <= self.clip_units <= MAX_CLIP_UNITS:
+            raise InvalidArgument(f"clip_units: {self.clip_units} is outside 1 .. {MAX_CLIP_UNITS}")
+        if self.step < sys.float_info.min:
+            raise InvalidArgument(
+                f"clipping_norm: {self.clipping_norm} over {self.clip_units} steps is below float64's range"
+            )
 
     @property
     def step(self) -> float:
@@ -67,14 +77,15 @@ class GridCodec:
         Returns
         -------
         GridCodec
-            With share_std at least 64 steps (16 are needed for the lattice Gaussian to be a Gaussian up to
-            1e-300; more costs nothing).
+            With share_std at least 64 steps where 2**30 steps per clip allow it (16 are needed for the
+            lattice Gaussian to be a Gaussian up to 1e-300; more costs nothing).
         """
-        check_positive(clipping_norm=clipping_norm)
+        check_positive(clipping_norm=clipping_norm, rounding_share=rounding_share)
+        check_non_negative(share_std=share_std)
         step = 2.0 * rounding_share * clipping_norm / math.sqrt(max(length, 1))
         if share_std > 0:
             step = min(step, share_std / 64.0)
-        return cls(clipping_norm, min(2**30, math.ceil(clipping_norm / step)))
+        return cls(clipping_norm, int(min(MAX_CLIP_UNITS, math.ceil(clipping_norm / step))))
 
     def encode(self, vector: np.ndarray) -> np.ndarray:
         """Round a clipped vector toward zero to the grid.
@@ -103,8 +114,8 @@ class GridCodec:
             )
         units = np.trunc(scaled).astype(np.int64)
         limit = self.clip_units * self.clip_units
-        while int(np.dot(units, units)) > limit:  # float error of the clip; a few parts in 10^16
-            scaled = scaled * (1.0 - 2.0**-40)
+        while (square := int(np.dot(units, units))) > limit:  # float error of the clip; a few parts in 10^16
+            scaled = scaled * ((1.0 - 2.0**-40) * self.clip_units / math.sqrt(square))
             units = np.trunc(scaled).astype(np.int64)
         return units
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedpriv.accounting.validators import check_positive
+from fedpriv.accounting.validators import InvalidArgument, check_positive
+from fedpriv.mechanisms.clipping import clip_to_norm
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,17 @@ class Ball:
         return 2.0 * self.radius
 
     def project(self, model: np.ndarray) -> np.ndarray:
-        """Return the point of the ball nearest to ``model`` (shape (d,)); a model inside is unchanged."""
+        """Return the point of the ball nearest to ``model`` (shape (d,)); a model inside is unchanged.
+
+        Raises
+        ------
+        InvalidArgument
+            When the model is not finite: it has no nearest point.
+        """
         offset = model if self.center is None else model - self.center
-        norm = float(np.linalg.norm(offset))
-        if norm <= self.radius:
+        if not np.all(np.isfinite(offset)):
+            raise InvalidArgument("model: not finite, so it cannot be projected on the ball")
+        nearest = clip_to_norm(offset, self.radius)
+        if not nearest.clipped:
             return model
-        inside = offset * (self.radius / norm)
-        return inside if self.center is None else inside + self.center
+        return nearest.vector if self.center is None else nearest.vector + self.center

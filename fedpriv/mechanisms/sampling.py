@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpriv.accounting.validators import InvalidArgument
+from fedpriv.accounting.validators import InvalidArgument, check_integer
 
 _COIN_BITS = 53  # rates are binary64 numbers: 53 bits decide them up to 2^-53, always downward
 
@@ -124,6 +124,24 @@ class PoissonCohort(Sampler):
     def expected_asked(self, num_clients: int) -> int:
         return max(1, round(self.rate * num_clients))
 
+    def filled_up(self, cohort: Sequence[int], clients: Sequence[int], fewest: int) -> list[int]:
+        """Clients outside the cohort that are asked for zeros, so that at least ``fewest`` are asked.
+
+        Amplification needs a round that never ends because of who was drawn (Mironov, Talwar and Zhang
+        2019 analyse the sum over the cohort, the empty one included). A secure sum needs a minimum of
+        clients; so a small cohort is filled up with clients that send zeros.
+
+        Returns
+        -------
+        list of int
+            Drawn without replacement, from the operating system's entropy; all that are left when they are
+            too few.
+        """
+        taken = set(cohort)
+        others = [client for client in clients if client not in taken]
+        missing = max(0, min(fewest - len(cohort), len(others)))
+        return secrets.SystemRandom().sample(others, missing)
+
 
 @dataclass(frozen=True)
 class FixedSizeCohort(Sampler):
@@ -140,8 +158,7 @@ class FixedSizeCohort(Sampler):
     hides_cohort: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise InvalidArgument(f"size: {self.size} is outside 1 .. number of clients")
+        check_integer(1, size=self.size)
 
     def asked(self, clients: Sequence[int]) -> list[int]:
         if self.size > len(clients):
