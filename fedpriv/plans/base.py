@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedpriv.accounting.events import PrivacyEvent
 from fedpriv.accounting.vocabulary import Adjacency, Unit, View
+
+if TYPE_CHECKING:
+    from fedpriv.plans.noise import NoiseModel
 
 Status = Literal["holds", "assumed", "fails"]
 
@@ -56,10 +59,18 @@ class Plan(ABC):
     ----------
     unit : Unit
         What is protected.
+    adjacency : Adjacency
+        Neighbouring relation.
+    num_clients : int
+        Most clients that a sum may hold.
+    noise : NoiseModel
+        Noise of the sum.
     """
 
     unit: ClassVar[Unit] = "client"
     adjacency: Adjacency
+    num_clients: int
+    noise: NoiseModel
 
     @property
     @abstractmethod
@@ -83,7 +94,8 @@ class Plan(ABC):
         """The mechanism as a table: everything that a reviewer needs to recompute the guarantee."""
 
     def infinite_views(self) -> tuple[View, ...]:
-        """Views for which this plan openly gives no guarantee (central noise: the server's)."""
-        from fedpriv.accounting.events import NonPrivate
+        """Views for which this plan openly gives no guarantee (central noise: the server's).
 
-        return tuple(view for view, event in self.events().items() if isinstance(event, NonPrivate))
+        A sum without any noise is not among them: a ledger refuses it.
+        """
+        return self.noise.infinite_views

@@ -71,7 +71,7 @@ def calibrate_plans(
     tune_share : float
         Part of the budget that the vote gets, in (0, 1): with mu the Gaussian-DP parameter whose exact curve
         passes through (target_epsilon, delta), the vote gets mu_vote**2 = tune_share * mu**2 (for Gaussian
-        releases the squares add up exactly). All of it when the run only tunes.
+        releases the squares add up exactly). Without ``make_train`` the vote gets all that ``fixed`` leaves.
     fixed : sequence of Plan
         Stages whose noise is given; they are paid for first.
 
@@ -92,26 +92,31 @@ def calibrate_plans(
     if make_vote is not None and make_train is not None and not 0.0 < tune_share < 1.0:
         raise InvalidArgument(f"tune-share: {tune_share} is outside (0, 1)")
     paid = [pair for plan in fixed for pair in plan_events(plan, view)]
-    vote = None
-    if make_vote is not None:
-        share = tune_share if make_train is not None else 1.0
-        vote = make_vote(gaussian_noise_multiplier(target_epsilon, delta) / math.sqrt(share))
-        paid += plan_events(vote, view)
     _check_guarantee(paid, view)
-    train = None
-    if make_train is not None:
-        builder = make_train
+
+    def solve(builder: PlanBuilder) -> float:
         _check_guarantee(plan_events(builder(1.0), view), view)
+        return calibrate_noise_multiplier(
+            lambda noise_multiplier: plan_events(builder(noise_multiplier), view),
+            target_epsilon,
+            delta,
+            adjacency,
+            fixed_events=tuple(paid),
+        ).noise_multiplier
 
-        def train_events(noise_multiplier: float) -> list[tuple[PrivacyEvent, int]]:
-            return plan_events(builder(noise_multiplier), view)
-
-        solved = calibrate_noise_multiplier(
-            train_events, target_epsilon, delta, adjacency, fixed_events=tuple(paid)
-        )
-        train = builder(solved.noise_multiplier)
+    vote, train = None, None
+    if make_vote is not None and make_train is not None:
+        vote = make_vote(gaussian_noise_multiplier(target_epsilon, delta) / math.sqrt(tune_share))
+        _check_guarantee(plan_events(vote, view), view)
+        paid += plan_events(vote, view)
+    elif make_vote is not None:
+        vote = make_vote(solve(make_vote))
+        paid += plan_events(vote, view)
+    if make_train is not None:
+        train = make_train(solve(make_train))
+        paid += plan_events(train, view)
     accountant = Accountant(adjacency)
-    for event, count in paid + (plan_events(train, view) if train is not None else []):
+    for event, count in paid:
         accountant.compose(event, count)
     return CalibratedPlans(vote, train, accountant.epsilon(delta))
 

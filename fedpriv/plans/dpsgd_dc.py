@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from fedpriv.accounting.events import FixedSizeGaussian, Gaussian, NonPrivate, PoissonGaussian, PrivacyEvent
-from fedpriv.accounting.validators import InvalidArgument
-from fedpriv.accounting.vocabulary import Adjacency, View
+from fedpriv.accounting.validators import InvalidArgument, check_choice, check_integer
+from fedpriv.accounting.vocabulary import ADJACENCIES, Adjacency, View
 from fedpriv.mechanisms import (
     FixedSizeCohort,
     FullParticipation,
@@ -42,7 +42,8 @@ class DpsgdDcPlan(Plan):
         Number of model coordinates d.
     idle_clients_train : bool
         With self-sampling: a client whose coin says no trains all the same and throws the result away, so
-        that the time of its reply does not reveal the coin.
+        that the time of its reply does not reveal the coin. Where it does not, whoever sees rounds come and
+        go (``server``, ``participants``) is charged as if every client took part.
 
     Notes
     -----
@@ -52,8 +53,10 @@ class DpsgdDcPlan(Plan):
       (replace_one), in exact integer arithmetic on the grid;
     * the mean divides by a fixed public number, never by the realised cohort or by examples;
     * a view is charged with amplification by sampling only if it cannot see who took part: every view with
-      ``self`` sampling; the final model only with ``server`` sampling, and then only when the noise does not
-      depend on the cohort (fixed size, or central noise);
+      ``self`` sampling (while idle clients train too); the final model only with ``server`` sampling, and
+      then only when the noise does not depend on the cohort (fixed size, or central noise);
+    * a round never ends because of who was drawn: a small Poisson cohort is filled up with clients that send
+      zeros (:meth:`PoissonCohort.filled_up`), and a fixed-size cohort has always the same size;
     * Poisson sampling goes with add_or_remove, a fixed-size cohort with replace_one at sensitivity 2C; the
       other two pairs are refused.
     """
@@ -68,8 +71,9 @@ class DpsgdDcPlan(Plan):
     idle_clients_train: bool = True
 
     def __post_init__(self) -> None:
-        if self.rounds < 0:
-            raise InvalidArgument(f"rounds: {self.rounds} is negative")
+        check_choice(ADJACENCIES, adjacency=self.adjacency)
+        check_integer(0, rounds=self.rounds)
+        check_integer(1, length=self.length, num_clients=self.num_clients)
         poisson = isinstance(self.sampler, SelfSampling | PoissonCohort)
         if poisson and self.adjacency != "add_or_remove":
             raise InvalidArgument(
@@ -86,6 +90,7 @@ class DpsgdDcPlan(Plan):
                 raise InvalidArgument(
                     f"size: a cohort of {self.sampler.size} out of {self.num_clients} clients"
                 )
+        self.noise.check(self.largest_sum)
         self.codec.check_modulus(62, self.num_clients, self.noise.share_std_units)
 
     @classmethod
@@ -116,9 +121,7 @@ class DpsgdDcPlan(Plan):
         share = NoiseModel(kind, total, min_survivors, colluders).share_std_units
         codec = GridCodec.choose(clipping_norm, length, share if kind == "distributed" else total)
         noise = NoiseModel(kind, noise_multiplier * codec.clip_units, min_survivors, colluders, seeded)
-        return cls(
-            sampler, codec, noise, adjacency, num_clients, rounds, length, idle_clients_train
-        )
+        return cls(sampler, codec, noise, adjacency, num_clients, rounds, length, idle_clients_train)
 
     def with_clipping_norm(self, clipping_norm: float) -> DpsgdDcPlan:
         """The same plan for another clip: noise and grid scale with it, so the events do not change."""
@@ -138,6 +141,11 @@ class DpsgdDcPlan(Plan):
     def noise_multiplier(self) -> float:
         """Guaranteed noise of the sum over the clipping norm."""
         return self.noise.total_std_units / self.codec.clip_units
+
+    @property
+    def largest_sum(self) -> int:
+        """Most clients that one sum may hold."""
+        return self.sampler.size if isinstance(self.sampler, FixedSizeCohort) else self.num_clients
 
     @property
     def divisor(self) -> float:
@@ -162,7 +170,9 @@ class DpsgdDcPlan(Plan):
         participants: PrivacyEvent = plain
         release: PrivacyEvent = plain
         if isinstance(sampler, SelfSampling):
-            participants = release = PoissonGaussian(sampler.rate, nm)
+            release = PoissonGaussian(sampler.rate, nm)
+            # an idle client that answers at once shows its coin to whoever watches the rounds
+            participants = release if self.idle_clients_train else plain
         elif isinstance(sampler, PoissonCohort) and self.noise.kind == "central":
             # with distributed noise the number of shares would depend on the cohort: not amplified
             release = PoissonGaussian(sampler.rate, nm)
@@ -174,7 +184,8 @@ class DpsgdDcPlan(Plan):
     def hypotheses(self) -> list[Hypothesis]:
         found = [
             Hypothesis(
-                f"one client moves the sum by at most {'the clip' if self.adjacency == 'add_or_remove' else 'twice the clip'}",
+                "one client moves the sum by at most "
+                + ("the clip" if self.adjacency == "add_or_remove" else "twice the clip"),
                 "holds",
                 "clipped over the whole update, rounded toward zero, integer norm checked by the client half",
             ),
@@ -189,12 +200,13 @@ class DpsgdDcPlan(Plan):
             found.append(
                 Hypothesis(
                     "nobody but the client learns whether it took part",
-                    "holds" if self.idle_clients_train else "assumed",
+                    "holds" if self.idle_clients_train else "fails",
                     "every client answers every round with an update or zeros, both noised and masked; "
                     + (
                         "idle clients train too, so the time of a reply says nothing"
                         if self.idle_clients_train
-                        else "idle clients skip the training, so whoever times replies could tell"
+                        else "but idle clients skip the training, so the time of a reply tells: server and "
+                        "participants are charged without amplification"
                     ),
                 )
             )
@@ -205,9 +217,21 @@ class DpsgdDcPlan(Plan):
                     "the server draws the cohort and, like the neighbours in the secure sum, knows it",
                     "holds",
                     "server and participants are charged without amplification; the final model is "
-                    + ("amplified" if amplified else "not amplified either: the number of noise shares depends on the cohort"),
+                    + (
+                        "amplified"
+                        if amplified
+                        else "not amplified either: the number of noise shares depends on the cohort"
+                    ),
                 )
             )
+            if amplified:
+                found.append(
+                    Hypothesis(
+                        "which clients drop out, and whether a round ends early, does not depend on the draw",
+                        "assumed",
+                        "the draw itself never ends a round; losses on the way are taken to be the network's",
+                    )
+                )
         return found
 
     def forecast(self) -> Forecast:
@@ -224,9 +248,9 @@ class DpsgdDcPlan(Plan):
         warnings = []
         if run > 1.0:
             warnings.append(
-                f"{self.num_clients} clients at client level: over the run the noise exceeds the largest possible "
-                f"signal {run:.1f} times; use unit = record inside each silo, more clients, fewer parameters or "
-                "a larger budget"
+                f"{self.num_clients} clients at client level: over the run the noise exceeds the largest "
+                f"possible signal {run:.1f} times; use unit = record inside each silo, more clients, fewer "
+                "parameters or a larger budget"
             )
         return Forecast(lines, tuple(warnings))
 

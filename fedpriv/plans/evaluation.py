@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from fedpriv.accounting.events import PrivacyEvent
-from fedpriv.accounting.validators import InvalidArgument
-from fedpriv.accounting.vocabulary import Adjacency, View
+from fedpriv.accounting.validators import check_choice, check_integer
+from fedpriv.accounting.vocabulary import ADJACENCIES, Adjacency, View
 from fedpriv.mechanisms import GridCodec
 from fedpriv.mechanisms.noise import MIN_SHARE_UNITS
 from fedpriv.plans.base import Forecast, Hypothesis, Plan
@@ -47,6 +47,13 @@ class EvaluationPlan(Plan):
     units_per_example: int
     noise: NoiseModel
 
+    def __post_init__(self) -> None:
+        check_choice(ADJACENCIES, adjacency=self.adjacency)
+        check_integer(1, cap=self.cap, units_per_example=self.units_per_example)
+        check_integer(0, evaluations=self.evaluations)
+        self.noise.check(self.num_clients)
+        self.modulus_bits()  # refuses a grid that does not fit
+
     @classmethod
     def build(
         cls,
@@ -62,8 +69,7 @@ class EvaluationPlan(Plan):
         seeded: bool = False,
     ) -> EvaluationPlan:
         """Size grid and noise for a noise multiplier on the sensitivity cap * sqrt(2)."""
-        if cap < 1:
-            raise InvalidArgument(f"cap: {cap} examples; at least 1 is needed")
+        check_integer(1, cap=cap)
         total = noise_multiplier * cap * math.sqrt(2.0)
         share = NoiseModel(kind, total, min_survivors, colluders).share_std_units
         smallest = total if kind == "central" else share
@@ -109,13 +115,15 @@ class EvaluationPlan(Plan):
     def forecast(self) -> Forecast:
         realised = self.noise.realised_std_units(self.num_clients) / self.units_per_example
         largest = float(self.num_clients * self.cap)
-        warnings = ()
+        warnings: tuple[str, ...] = ()
         if realised > largest / 20:
             warnings = (
-                f"private evaluation: the noise of a count ({realised:.0f} examples) exceeds 5 % of the largest "
-                f"possible count ({largest:.0f}); the accuracy it reports will be coarse",
+                f"private evaluation: the noise of a count ({realised:.0f} examples) exceeds 5 % of the "
+                f"largest possible count ({largest:.0f}); the accuracy it reports will be coarse",
             )
-        return Forecast({"noise of a count (examples)": realised, "largest count (examples)": largest}, warnings)
+        return Forecast(
+            {"noise of a count (examples)": realised, "largest count (examples)": largest}, warnings
+        )
 
     def describe(self) -> dict[str, str | float | int]:
         return {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from fedpriv.accounting.events import Gaussian, NonPrivate, PrivacyEvent
-from fedpriv.accounting.validators import InvalidArgument
+from fedpriv.accounting.validators import InvalidArgument, check_integer, check_non_negative
+from fedpriv.accounting.vocabulary import View
 from fedpriv.mechanisms import NoiseShares
+from fedpriv.mechanisms.noise import MAX_SHARE_UNITS, MIN_SHARE_UNITS
 from fedpriv.plans.base import Hypothesis
 
 NoiseKind = Literal["distributed", "central"]
@@ -42,10 +43,11 @@ class NoiseModel:
     def __post_init__(self) -> None:
         if self.kind not in ("distributed", "central"):
             raise InvalidArgument(f"noise: {self.kind!r} is not one of 'distributed', 'central'")
+        check_non_negative(total_std_units=self.total_std_units)
+        check_integer(1, min_survivors=self.min_survivors)
+        check_integer(0, colluders=self.colluders)
         if self.kind == "distributed":
             _ = self.shares  # validates
-        elif not (math.isfinite(self.total_std_units) and self.total_std_units >= 0):
-            raise InvalidArgument(f"total_std_units: {self.total_std_units} is not a finite number >= 0")
 
     @property
     def shares(self) -> NoiseShares:
@@ -56,6 +58,38 @@ class NoiseModel:
     def share_std_units(self) -> float:
         """Standard deviation that each client adds, in grid steps (0 with central noise)."""
         return self.shares.share_std if self.kind == "distributed" else 0.0
+
+    @property
+    def infinite_views(self) -> tuple[View, ...]:
+        """Views that are openly promised nothing: the server's, when it adds the noise itself."""
+        return ("server",) if self.kind == "central" else ()
+
+    def check(self, num_clients: int) -> None:
+        """Refuse noise that could not be drawn, or a sum that could never be released.
+
+        Parameters
+        ----------
+        num_clients : int
+            Most clients that a sum may hold.
+
+        Raises
+        ------
+        InvalidArgument
+            When one draw spans too few or too many grid steps, or ``min_survivors`` is out of reach.
+        """
+        check_integer(1, num_clients=num_clients)
+        if self.min_survivors > num_clients:
+            raise InvalidArgument(
+                f"min_survivors: {self.min_survivors} is above {num_clients}, the most clients that a sum "
+                "may hold; nothing would ever be released"
+            )
+        drawn = self.share_std_units if self.kind == "distributed" else self.total_std_units
+        if drawn != 0 and not MIN_SHARE_UNITS <= drawn <= MAX_SHARE_UNITS:
+            raise InvalidArgument(
+                f"noise: one draw has a standard deviation of {drawn:.3g} grid steps, which is outside "
+                f"{MIN_SHARE_UNITS:g} .. {MAX_SHARE_UNITS:g}; the noise multiplier is too "
+                f"{'small' if drawn < MIN_SHARE_UNITS else 'large'} for this grid"
+            )
 
     def realised_std_units(self, survivors: int) -> float:
         """Standard deviation that a sum of ``survivors`` clients really carries, in grid steps."""
@@ -79,8 +113,8 @@ class NoiseModel:
         if self.kind == "distributed":
             found.append(
                 Hypothesis(
-                    f"each of the summed clients adds its own noise share; {self.shares.counted_shares} shares "
-                    "are counted",
+                    f"each of the summed clients adds its own noise share; {self.shares.counted_shares} "
+                    "shares are counted",
                     "assumed",
                     f"at least {self.min_survivors} clients are summed or nothing is released (enforced); "
                     f"one share and those of {self.colluders} colluders are not counted",
@@ -96,7 +130,9 @@ class NoiseModel:
             )
         if self.seeded:
             found.append(
-                Hypothesis("noise comes from the operating system's entropy", "fails", "seeded noise: not private")
+                Hypothesis(
+                    "noise comes from the operating system's entropy", "fails", "seeded noise: not private"
+                )
             )
         else:
             found.append(Hypothesis("noise comes from the operating system's entropy", "holds"))

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from fedpriv.accounting.events import PrivacyEvent
-from fedpriv.accounting.vocabulary import Adjacency, View
+from fedpriv.accounting.validators import check_choice
+from fedpriv.accounting.vocabulary import ADJACENCIES, Adjacency, View
 from fedpriv.mechanisms import Ballot, GridCodec
 from fedpriv.mechanisms.noise import MIN_SHARE_UNITS
 from fedpriv.plans.base import Forecast, Hypothesis, Plan
@@ -36,6 +37,11 @@ class VotePlan(Plan):
     num_clients: int
     units_per_vote: int
     noise: NoiseModel
+
+    def __post_init__(self) -> None:
+        check_choice(ADJACENCIES, adjacency=self.adjacency)
+        self.noise.check(self.num_clients)
+        self.modulus_bits()  # refuses a grid that does not fit
 
     @classmethod
     def build(
@@ -108,8 +114,8 @@ class VotePlan(Plan):
         warnings = []
         if realised > self.num_clients / 4:
             warnings.append(
-                f"the vote's noise ({realised:.1f} votes) is more than a quarter of the largest possible tally "
-                f"({self.num_clients}): the winner will be close to random; use more clients, a larger "
+                f"the vote's noise ({realised:.1f} votes) is more than a quarter of the largest possible "
+                f"tally ({self.num_clients}): the winner will be close to random; use more clients, a larger "
                 "tune-share, fewer votes, or tune on public data"
             )
         return Forecast(lines, tuple(warnings))
