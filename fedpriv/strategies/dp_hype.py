@@ -78,12 +78,18 @@ class DpHype(SumStrategy):
             raise InvalidArgument(
                 f"candidates: {len(self.candidates)} given, the plan was made for {plan.ballot.candidates}"
             )
+        try:
+            self._sent = json.dumps(self.candidates, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"candidates: values must be JSON: {error}") from None
         if (seed is not None) != plan.noise.seeded:
-            raise InvalidArgument(f"seed: {seed} does not go with a plan whose noise.seeded = {plan.noise.seeded}")
+            raise InvalidArgument(
+                f"seed: {seed} does not go with a plan whose noise.seeded = {plan.noise.seeded}"
+            )
         self.plan, self.sums, self.seed, self.stage = plan, sums, seed, stage
         self.outcome: VoteOutcome | None = None
 
-    def vote(self, grid: Grid, clients: Sequence[int] | None = None, config: ConfigRecord | None = None) -> VoteOutcome:
+    def vote(self, grid: Grid, clients: Sequence[int] | None = None) -> VoteOutcome:
         """Hold the vote.
 
         Parameters
@@ -92,8 +98,6 @@ class DpHype(SumStrategy):
             Flower's grid.
         clients : sequence of int, optional
             Node ids to ask; all that are online by default.
-        config : ConfigRecord, optional
-            Sent along for the clients' evaluation function.
 
         Raises
         ------
@@ -102,15 +106,13 @@ class DpHype(SumStrategy):
         """
         plan = self.plan
         vote: dict[str, Any] = {
-            wire.VOTE_CANDIDATES: json.dumps(self.candidates),
+            wire.VOTE_CANDIDATES: self._sent,
             wire.VOTE_VOTES: plan.ballot.votes,
             wire.VOTE_UNITS: plan.units_per_vote,
             wire.NOISE_SHARE_STD: plan.noise.share_std_units,
             wire.NOISE_SEED: "" if self.seed is None else str(self.seed),
         }
         payload = RecordDict({wire.RECORD_VOTE: ConfigRecord(vote)})
-        if config is not None:
-            payload["config"] = config
         result = self.sums.release(
             grid,
             list(grid.get_node_ids()) if clients is None else clients,
@@ -122,6 +124,7 @@ class DpHype(SumStrategy):
             length=plan.ballot.candidates,
             modulus_bits=plan.modulus_bits(),
             purpose=wire.PURPOSE_VOTE,
+            magnitude=plan.magnitude(),
         )
         tallies = result.total / plan.units_per_vote
         winner = plan.ballot.winner(result.total)
@@ -131,11 +134,16 @@ class DpHype(SumStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Hold the vote once; ``aggregate_train`` returns the tallies as an ArrayRecord."""
+        """Hold the vote once; ``aggregate_train`` returns the tallies as an ArrayRecord.
+
+        The clients' evaluation function gets a candidate and its own context, so ``config`` is not sent.
+        """
         if self.outcome is None:
-            outcome = self.vote(grid, config=config)
+            outcome = self.vote(grid)
             self._arrays = ArrayRecord([outcome.tallies])
-            self._metrics = MetricRecord({"winner": outcome.winner, "survivors": len(outcome.result.survivors)})
+            self._metrics = MetricRecord(
+                {"winner": outcome.winner, "survivors": len(outcome.result.survivors)}
+            )
         return []
 
     def summary(self) -> None:

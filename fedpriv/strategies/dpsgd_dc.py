@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv import wire
 from fedpriv.accounting.validators import InvalidArgument
 from fedpriv.ledger import BudgetExceeded
-from fedpriv.mechanisms import ArrayLayout, Ball, SelfSampling
+from fedpriv.mechanisms import ArrayLayout, Ball, FixedSizeCohort, PoissonCohort, SelfSampling
 from fedpriv.plans import DpsgdDcPlan
 from fedpriv.secure_sum import SecureSumAborted
 from fedpriv.strategies.base import SumStrategy
@@ -76,7 +75,8 @@ class DpsgdDc(SumStrategy):
     Attributes
     ----------
     stopped : str or None
-        Why training stopped before its last round (the budget), if it did. The model that was reached stays.
+        Why training stopped before its last round (the budget, or the planned rounds), if it did. The model
+        that was reached stays.
     """
 
     def __init__(
@@ -92,7 +92,9 @@ class DpsgdDc(SumStrategy):
     ) -> None:
         super().__init__()
         if (seed is not None) != plan.noise.seeded:
-            raise InvalidArgument(f"seed: {seed} does not go with a plan whose noise.seeded = {plan.noise.seeded}")
+            raise InvalidArgument(
+                f"seed: {seed} does not go with a plan whose noise.seeded = {plan.noise.seeded}"
+            )
         self.plan, self.sums, self.ball, self.cosine, self.seed = plan, sums, ball, cosine, seed
         self.optimizer = ServerSgd() if optimizer is None else optimizer
         self.stage = stage
@@ -130,25 +132,39 @@ class DpsgdDc(SumStrategy):
         ------
         BudgetExceeded
             Before anything is sent.
+        InvalidArgument
+            When the arrays, the clients or the round are not those that the plan was made for.
         """
         plan = self.plan
+        if not 1 <= server_round <= plan.rounds:
+            raise InvalidArgument(
+                f"server_round: {server_round} is outside 1 .. {plan.rounds}, the rounds that the noise was "
+                "made for"
+            )
         current = {name: array.numpy() for name, array in arrays.items()}
         layout = ArrayLayout.of(current)
         if layout.size != plan.length:
             raise InvalidArgument(f"arrays: {layout.size} coordinates, the plan was made for {plan.length}")
-        asked = plan.sampler.asked(list(grid.get_node_ids()) if clients is None else clients)
-        payload = RecordDict(
-            {
-                "arrays": arrays,
-                "config": ConfigRecord(dict(config or {}) | {"server-round": server_round}),
-                wire.RECORD_UPDATE: self._update_record(server_round),
-            }
-        )
+        clients = list(grid.get_node_ids()) if clients is None else list(clients)
+        if isinstance(plan.sampler, FixedSizeCohort) and len(clients) != plan.num_clients:
+            # the amplification is that of plan.sampler.size out of plan.num_clients
+            logger.warning(
+                "%s round %d is left out: %d clients are there, a cohort of fixed size is drawn from %d",
+                self.stage,
+                server_round,
+                len(clients),
+                plan.num_clients,
+            )
+            return RoundOutcome(None, 0, 0, released=False)
+        cohort = plan.sampler.asked(clients)
+        outside = set(self._outside(cohort, clients))
+        asked = [*cohort, *outside]
+        active, zeros = (self._payload(arrays, config, server_round, idle=idle) for idle in (False, True))
         try:
             result = self.sums.release(
                 grid,
                 asked,
-                payload,
+                lambda node: zeros if node in outside else active,
                 plan,
                 plan.noise,
                 stage=self.stage,
@@ -156,6 +172,7 @@ class DpsgdDc(SumStrategy):
                 length=plan.length,
                 modulus_bits=plan.modulus_bits(),
                 purpose=wire.PURPOSE_UPDATE,
+                magnitude=plan.magnitude(),
             )
         except SecureSumAborted as aborted:
             logger.warning("%s round %d released nothing: %s", self.stage, server_round, aborted)
@@ -170,13 +187,33 @@ class DpsgdDc(SumStrategy):
             ArrayRecord(released), len(result.survivors), len(asked), True, sum(result.sum.seconds.values())
         )
 
-    def _update_record(self, server_round: int) -> ConfigRecord:
+    def _outside(self, cohort: Sequence[int], clients: Sequence[int]) -> list[int]:
+        """Clients that are asked for zeros, see :meth:`PoissonCohort.filled_up`."""
+        plan = self.plan
+        if not isinstance(plan.sampler, PoissonCohort):
+            return []
+        fewest = max(plan.noise.min_survivors, plan.sampler.expected_asked(plan.num_clients))
+        return plan.sampler.filled_up(cohort, clients, fewest)
+
+    def _payload(
+        self, arrays: ArrayRecord, config: ConfigRecord | None, server_round: int, *, idle: bool
+    ) -> RecordDict:
+        return RecordDict(
+            {
+                "arrays": arrays,
+                "config": ConfigRecord(dict(config or {}) | {"server-round": server_round}),
+                wire.RECORD_UPDATE: self._update_record(server_round, idle),
+            }
+        )
+
+    def _update_record(self, server_round: int, idle: bool) -> ConfigRecord:
         plan, sampler = self.plan, self.plan.sampler
+        rate = sampler.rate if isinstance(sampler, SelfSampling) else 1.0
         values: dict[str, Any] = {
             wire.UPDATE_CLIPPING_NORM: plan.codec.clipping_norm,
             wire.UPDATE_CLIP_UNITS: plan.codec.clip_units,
-            wire.UPDATE_SAMPLING_RATE: sampler.rate if isinstance(sampler, SelfSampling) else 1.0,
-            wire.UPDATE_IDLE_TRAINS: plan.idle_clients_train,
+            wire.UPDATE_SAMPLING_RATE: 0.0 if idle else rate,
+            wire.UPDATE_IDLE_TRAINS: plan.idle_clients_train and not idle,
             wire.UPDATE_ROUND: server_round,
             wire.NOISE_SHARE_STD: plan.noise.share_std_units,
             wire.NOISE_SEED: "" if self.seed is None else str(self.seed),
@@ -186,18 +223,31 @@ class DpsgdDc(SumStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Run the round's exchanges; after the budget is spent, do nothing."""
+        """Run the round's exchanges; after the budget or the planned rounds are used up, keep the model."""
+        self._arrays = arrays
+        if self.stopped is None and server_round > self.plan.rounds:
+            self._stop(server_round, f"the noise was made for {self.plan.rounds} rounds")
         if self.stopped is not None:
             return []
         try:
             outcome = self.train_round(grid, server_round, arrays, config)
         except BudgetExceeded as exceeded:
-            self.stopped = str(exceeded)
-            logger.warning("training stops before round %d: %s", server_round, exceeded)
+            self._stop(server_round, str(exceeded))
             return []
-        self._arrays = outcome.arrays
+        except InvalidArgument as misfit:
+            if server_round == 1:
+                raise
+            # the federation has changed under the plan; an exception here would lose the model
+            self._stop(server_round, str(misfit))
+            return []
+        if outcome.arrays is not None:
+            self._arrays = outcome.arrays
         self._metrics = MetricRecord({"survivors": outcome.survivors, "asked": outcome.asked})
         return []
+
+    def _stop(self, server_round: int, why: str) -> None:
+        self.stopped = why
+        logger.warning("training stops before round %d: %s", server_round, why)
 
     def summary(self) -> None:
         """Log the plan."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from fedpriv.ledger import Ledger
+from fedpriv import wire
+from fedpriv.accounting.validators import InvalidArgument
+from fedpriv.ledger import Ledger, Reservation
 from fedpriv.mechanisms import SecureSource, SeededSource, rounded_gaussian
 from fedpriv.plans import NoiseModel, Plan
 from fedpriv.secure_sum import SecureSum, SecureSumAborted, SecureSumResult, SecureSumSettings
@@ -57,7 +60,7 @@ class NoisedSum:
     """
 
     ledger: Ledger | None
-    mode: str = "protocol"
+    mode: Literal["protocol", "simulated"] = "protocol"
     timeout: float = 300.0
     share_threshold: int | None = None
     neighbours: int | None = None
@@ -69,7 +72,7 @@ class NoisedSum:
         self,
         grid: Grid,
         clients: Sequence[int],
-        payload: RecordDict,
+        payload: RecordDict | Callable[[int], RecordDict],
         plan: Plan,
         noise: NoiseModel,
         *,
@@ -78,31 +81,50 @@ class NoisedSum:
         length: int,
         modulus_bits: int,
         purpose: str,
+        magnitude: int | None = None,
     ) -> NoisedSumResult:
         """Run one secure sum and account for it.
 
         The charge is written durably before anything is sent, and stays if the process dies at any later
-        instant. It is taken back only when the round aborts before the first unmask request (then nothing but
+        instant. It is taken back only when the round ends before the first unmask request (then nothing but
         uniform masks has left the clients).
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's grid.
+        clients : sequence of int
+            Node ids to ask.
+        payload : RecordDict or callable
+            What travels with the masked-input request, the same for all or by node id.
+        plan : Plan
+            What is charged.
+        noise : NoiseModel
+            The plan's noise.
+        stage, server_round
+            Under which the ledger charges the release.
+        length : int
+            Coordinates of the sum.
+        modulus_bits : int
+            Modulus of the secure sum.
+        purpose : str
+            Purpose of the secure sum.
+        magnitude : int, optional
+            Largest absolute value that a coordinate of the sum can have, noise included, when every client
+            keeps to its range. A larger one is a client's fault and ends the round.
 
         Raises
         ------
         BudgetExceeded
             Before anything is sent.
+        InvalidArgument
+            When the clients are more than the plan was made for, or the seed of central noise does not go
+            with the plan; nothing was sent.
         SecureSumAborted
-            When fewer than ``noise.min_survivors`` clients were left; its ``released`` says whether the round
-            was charged.
+            When fewer than ``noise.min_survivors`` clients were left, or the sum is out of range; its
+            ``released`` says whether the round was charged.
         """
-        reservation = None
-        if self.ledger is not None:
-            reservation = self.ledger.reserve(
-                stage, server_round, plan.events(), plan.describe(), allow_infinite=plan.infinite_views()
-            )
-
-        def before_unmask(survivors: Sequence[int]) -> None:
-            if reservation is not None:
-                reservation.mark_released()
-
+        self._check(clients, plan, noise)
         session = SecureSum(
             grid,
             SecureSumSettings(
@@ -114,15 +136,39 @@ class NoisedSum:
                 mode=self.mode,
             ),
         )
+        if len(clients) < noise.min_survivors:
+            raise SecureSumAborted(
+                wire.STAGE_KEYS,
+                f"{len(clients)} clients to ask, min_survivors = {noise.min_survivors}",
+                released=False,
+            )
+        reservation = None
+        if self.ledger is not None:
+            reservation = self.ledger.reserve(
+                stage, server_round, plan.events(), plan.describe(), allow_infinite=plan.infinite_views()
+            )
+
+        def before_unmask(survivors: Sequence[int]) -> None:
+            if reservation is not None:
+                reservation.mark_released()
+
         try:
             result = session.run(
                 list(clients), payload, length=length, purpose=purpose, before_unmask=before_unmask
             )
+            if magnitude is not None and int(np.max(np.abs(result.total))) > magnitude:
+                raise SecureSumAborted(
+                    wire.STAGE_UNMASK,
+                    "a value of the sum is beyond what clients may send: some client did not keep its range",
+                    released=True,
+                    dropped=result.dropped,
+                    errors=result.errors,
+                )
         except SecureSumAborted as aborted:
-            if reservation is not None and not reservation.released and not aborted.released:
-                reservation.void(f"aborted at {aborted.stage} before any unmask request")
-            elif reservation is not None:
-                reservation.commit({"aborted": aborted.stage})
+            self._settle_aborted(reservation, aborted.stage, aborted.released)
+            raise
+        except Exception as error:
+            self._settle_aborted(reservation, type(error).__name__, released=False)
             raise
         total = result.total
         if noise.kind == "central":
@@ -134,6 +180,27 @@ class NoisedSum:
         if reservation is not None:
             shares = survivors if noise.kind == "distributed" else 0
             reservation.commit({"survivors": survivors, "noise-shares": shares})
-        for error in result.errors:
-            logger.warning("%s round %d: %s", stage, server_round, error)
+        for fault in result.errors:
+            logger.warning("%s round %d: %s", stage, server_round, fault)
         return NoisedSumResult(total, result.survivors, result)
+
+    def _check(self, clients: Sequence[int], plan: Plan, noise: NoiseModel) -> None:
+        if len(clients) > plan.num_clients:
+            raise InvalidArgument(
+                f"clients: {len(clients)} clients, but the plan (modulus, divisor, amplification) was made "
+                f"for {plan.num_clients}; pass the clients that take part, or make the plan for all of them"
+            )
+        if noise.kind == "central" and (self.seed is not None) != noise.seeded:
+            raise InvalidArgument(
+                f"seed: {self.seed} does not go with central noise whose plan says seeded = {noise.seeded}"
+            )
+
+    @staticmethod
+    def _settle_aborted(reservation: Reservation | None, why: str, released: bool) -> None:
+        """Give the charge back only where no unmask request can have left."""
+        if reservation is None:
+            return
+        if released or reservation.released:
+            reservation.commit({"aborted": why})
+        else:
+            reservation.void(f"aborted at {why} before any unmask request")

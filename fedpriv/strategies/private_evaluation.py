@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv import wire
+from fedpriv.accounting.validators import InvalidArgument
 from fedpriv.plans import EvaluationPlan
 from fedpriv.strategies.noised_sum import NoisedSum
 
@@ -32,7 +33,7 @@ class EvaluationOutcome:
 
     @property
     def accuracy(self) -> float:
-        """Ratio of the noisy counts, clamped to [0, 1]; nan when the noisy number of examples is not positive."""
+        """Ratio of the noisy counts, clamped to [0, 1]; nan when the number of examples is not positive."""
         return min(1.0, max(0.0, self.correct / self.examples)) if self.examples > 0 else float("nan")
 
 
@@ -58,6 +59,12 @@ class PrivateEvaluation:
     sums: NoisedSum
     seed: int | None = None
     stage: str = "evaluate"
+
+    def __post_init__(self) -> None:
+        if (self.seed is not None) != self.plan.noise.seeded:
+            raise InvalidArgument(
+                f"seed: {self.seed} does not go with a plan whose noise.seeded = {self.plan.noise.seeded}"
+            )
 
     def evaluate(
         self, grid: Grid, server_round: int, arrays: ArrayRecord, clients: Sequence[int] | None = None
@@ -89,6 +96,7 @@ class PrivateEvaluation:
             length=2,
             modulus_bits=plan.modulus_bits(),
             purpose=wire.PURPOSE_EVALUATE,
+            magnitude=plan.magnitude(),
         )
         correct, examples = (float(value) / plan.units_per_example for value in result.total)
         return EvaluationOutcome(correct, examples, len(result.survivors))
