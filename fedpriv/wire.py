@@ -91,7 +91,7 @@ VOTE_VOTES = "votes"  # int: approvals per client
 VOTE_UNITS = "units-per-vote"  # int: grid steps of one vote
 UPDATE_CLIPPING_NORM = "clipping-norm"  # float
 UPDATE_CLIP_UNITS = "clip-units"  # int: the clipping norm in grid steps
-UPDATE_SAMPLING_RATE = "sampling-rate"  # float: rate of the client's own coin, 1 for no coin
+UPDATE_SAMPLING_RATE = "sampling-rate"  # float: rate of the client's own coin; 1: takes part, 0: sends zeros
 UPDATE_IDLE_TRAINS = "idle-trains"  # bool: train and discard when the coin says no
 UPDATE_ROUND = "round"  # int
 EVALUATE_CAP = "cap"  # int: most examples that a client counts
@@ -126,6 +126,7 @@ class ErrorCode(IntEnum):
     NOISE_TOO_SMALL = 2001
     SEED_REFUSED = 2002
     BAD_REQUEST = 2003
+    UNKNOWN_PURPOSE = 2004
 
 
 ERROR_WORDS: dict[int, str] = {
@@ -149,7 +150,11 @@ ERROR_WORDS: dict[int, str] = {
     ErrorCode.NOISE_TOO_SMALL: "the noise share asked for is below node config 'min-noise-share'",
     ErrorCode.SEED_REFUSED: "seeded noise was asked outside a simulation",
     ErrorCode.BAD_REQUEST: "the request's parameters are missing, of the wrong type or out of range",
-    ErrorCode.MISCONFIGURED: "node config key 'min-neighbours' must be an integer of at least 1",
+    ErrorCode.UNKNOWN_PURPOSE: "this client has no mod for the purpose of the secure sum",
+    ErrorCode.MISCONFIGURED: (
+        "node config: 'min-neighbours' must be an integer of at least 1, and 'min-noise-share' a number of "
+        "at least 0"
+    ),
     # Flower's own codes, in words that carry nothing of the client's data (its reasons may hold a repr).
     1: "the ClientApp could not be loaded",
     2: "the ClientApp raised an exception; see the client's log",

@@ -7,8 +7,8 @@
 ... def train(msg, context):
 ...     ...  # any function that returns an ArrayRecord
 
-Order: votes and evaluations first, ``client_level_dp_mod`` last; each mod answers the messages of its own purpose
-and passes the others on, and the last one lets nothing through in the clear.
+Order: votes and evaluations first, ``client_level_dp_mod`` last; each mod answers the messages of its own
+purpose and passes the others on, and the last one lets nothing through in the clear.
 """
 
 from fedpriv.clients.private_evaluation import private_evaluation_mod

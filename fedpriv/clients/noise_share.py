@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Error, Message
+from flwr.clientapp.typing import ClientAppCallable
 
 from fedpriv import wire
 from fedpriv.mechanisms import SecureSource, SeededSource, rounded_gaussian
@@ -14,6 +16,7 @@ from fedpriv.secure_sum import Refusal, inside_simulation
 from fedpriv.wire import ErrorCode
 
 logger = logging.getLogger(__name__)
+
 
 def purpose_of(msg: Message, context: Context) -> str | None:
     """Purpose of the secure sum that a message belongs to; None for any other message.
@@ -28,6 +31,29 @@ def purpose_of(msg: Message, context: Context) -> str | None:
         state = context.state.get(wire.STATE_SESSION)
         purpose = state.get(wire.FIELD_PURPOSE) if isinstance(state, ConfigRecord) else ""
     return purpose if isinstance(purpose, str) else ""
+
+
+def refuse(msg: Message, code: ErrorCode) -> Message:
+    """Error reply with fixed words."""
+    return Message(Error(code=int(code), reason=wire.error_words(int(code))), reply_to=msg)
+
+
+def pass_on(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Let the next mod answer; a secure sum's request never gets a train function's reply in the clear.
+
+    A chain of mods that lacks the one for a purpose would hand the request to the engineer's function. What
+    it returns, or the text of its exception, must not leave then.
+    """
+    if purpose_of(msg, context) is None:
+        return call_next(msg, context)
+    try:
+        reply = call_next(msg, context)
+    except Exception as error:
+        log_failure("a function that is not a half of this secure sum failed", error)
+        return refuse(msg, ErrorCode.UNKNOWN_PURPOSE)
+    if reply.has_error() or wire.RECORD_SECURE_SUM in reply.content:
+        return reply
+    return refuse(msg, ErrorCode.UNKNOWN_PURPOSE)
 
 
 def record_of(msg: Message, name: str) -> ConfigRecord:
@@ -80,7 +106,7 @@ def draw_share(
     """
     scale = number(record, wire.NOISE_SHARE_STD, 0.0, 2.0**52)
     floor = context.node_config.get(wire.CONFIG_MIN_NOISE_SHARE, 0.0)
-    if isinstance(floor, bool) or not isinstance(floor, int | float):
+    if isinstance(floor, bool) or not isinstance(floor, int | float) or not 0 <= floor < math.inf:
         raise Refusal(ErrorCode.MISCONFIGURED)
     if scale < float(floor) * sensitivity_units * (1.0 - 1e-9):
         raise Refusal(ErrorCode.NOISE_TOO_SMALL)
@@ -99,6 +125,11 @@ def draw_share(
 
 def log_zero_contribution(what: str, error: BaseException | None = None) -> None:
     """Say at the silo, without any data value, that this client contributes zeros."""
+    log_failure(f"{what}: this client contributes zeros, and its noise share", error)
+
+
+def log_failure(what: str, error: BaseException | None = None) -> None:
+    """Type and place of an error only: its text may hold data values."""
     where = ""
     if error is not None:
         trace = error.__traceback__
@@ -106,4 +137,4 @@ def log_zero_contribution(what: str, error: BaseException | None = None) -> None
             trace = trace.tb_next
         place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
         where = f" ({type(error).__name__}{place})"
-    logger.warning("%s%s: this client contributes zeros, and its noise share", what, where)
+    logger.warning("%s%s", what, where)

@@ -14,6 +14,7 @@ from fedpriv.clients.noise_share import (
     draw_share,
     integer,
     log_zero_contribution,
+    pass_on,
     purpose_of,
     record_of,
 )
@@ -43,7 +44,7 @@ def private_evaluation_mod(count: Count) -> Mod:
 
     def mod(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if purpose_of(msg, context) != wire.PURPOSE_EVALUATE:
-            return call_next(msg, context)
+            return pass_on(msg, context, call_next)
         return handle(msg, context, lambda request, ctx: _counts(request, ctx, count))
 
     return mod
@@ -72,11 +73,12 @@ def _counts(request: Message, context: Context, count: Count) -> np.ndarray:
     arrays = request.content.get("arrays")
     if not isinstance(arrays, ArrayRecord):
         raise Refusal(ErrorCode.BAD_REQUEST)
-    noise = draw_share(record, context, 2, cap * units * math.sqrt(2.0), (wire.PURPOSE_EVALUATE, server_round))
+    sensitivity = cap * units * math.sqrt(2.0)
+    noise = draw_share(record, context, 2, sensitivity, (wire.PURPOSE_EVALUATE, server_round))
     try:
         correct, examples = count(arrays, context)
         values = capped_counts(correct, examples, cap, units)
-    except Exception as error:  # a drop-out that depends on the data would itself be a release
+    except (Exception, SystemExit) as error:  # a drop-out that depends on the data would itself be a release
         log_zero_contribution("the model could not be evaluated", error)
         values = np.zeros(2, dtype=np.int64)
     return noise + values

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
@@ -14,6 +17,7 @@ from fedpriv.clients.noise_share import (
     number,
     purpose_of,
     record_of,
+    refuse,
 )
 from fedpriv.mechanisms import ArrayLayout, GridCodec, SelfSampling, clip_to_norm
 from fedpriv.secure_sum import Refusal, handle
@@ -24,9 +28,9 @@ def client_level_dp_mod(msg: Message, context: Context, call_next: ClientAppCall
     """Flower mod that makes a train function private at client level.
 
     The function underneath receives ``arrays`` (ArrayRecord) and ``config`` (ConfigRecord) as with FedAvg and
-    returns a message with one ArrayRecord of the same names and shapes. What leaves the client is the masked sum
-    of the clipped difference (received minus returned) and a noise share. Everything else in the reply, metrics
-    and numbers of examples included, is dropped.
+    returns a message with one ArrayRecord of the same names and shapes. What leaves the client is the masked
+    sum of the clipped difference (received minus returned) and a noise share. Everything else in the reply,
+    metrics and numbers of examples included, is dropped.
 
     Guarantees:
 
@@ -49,9 +53,10 @@ def client_level_dp_mod(msg: Message, context: Context, call_next: ClientAppCall
     Message
         A stage of the secure sum, or an error reply.
     """
-    if purpose_of(msg, context) not in (None, wire.PURPOSE_UPDATE):
+    purpose = purpose_of(msg, context)
+    if purpose and purpose != wire.PURPOSE_UPDATE:
         # another algorithm's message (a vote without its mod): answered by an error, never by the function
-        return handle(msg, context, _refuse)
+        return refuse(msg, ErrorCode.UNKNOWN_PURPOSE)
 
     def produce(request: Message, ctx: Context) -> np.ndarray:
         return _contribution(request, ctx, call_next)
@@ -59,15 +64,11 @@ def client_level_dp_mod(msg: Message, context: Context, call_next: ClientAppCall
     return handle(msg, context, produce)
 
 
-def _refuse(request: Message, context: Context) -> np.ndarray:
-    raise Refusal(ErrorCode.BAD_REQUEST)
-
-
 def _contribution(request: Message, context: Context, call_next: ClientAppCallable) -> np.ndarray:
     record = record_of(request, wire.RECORD_UPDATE)
     clipping_norm = number(record, wire.UPDATE_CLIPPING_NORM, 1e-300, 1e300)
     codec = GridCodec(clipping_norm, integer(record, wire.UPDATE_CLIP_UNITS, 1, 2**30))
-    rate = number(record, wire.UPDATE_SAMPLING_RATE, 2.0**-53, 1.0)
+    rate = number(record, wire.UPDATE_SAMPLING_RATE, 0.0, 1.0)
     server_round = integer(record, wire.UPDATE_ROUND, 0, 2**62)
     start = request.content.get("arrays")
     if not isinstance(start, ArrayRecord):
@@ -75,36 +76,44 @@ def _contribution(request: Message, context: Context, call_next: ClientAppCallab
     arrays = {name: array.numpy() for name, array in start.items()}
     layout = ArrayLayout.of(arrays)
     noise = draw_share(record, context, layout.size, codec.clip_units, (wire.PURPOSE_UPDATE, server_round))
-    takes_part = rate >= 1.0 or SelfSampling(rate).toss()
+    takes_part = rate >= 1.0 or (rate > 0.0 and SelfSampling(rate).toss())
     if not takes_part and not record.get(wire.UPDATE_IDLE_TRAINS, True):
         return noise
-    update = _local_update(request, context, call_next, layout, layout.flatten(arrays))
-    units = codec.encode(clip_to_norm(update, clipping_norm).vector)
+    returned = _trained(request, context, call_next, layout)
+    units = _encoded(layout.flatten(arrays), returned, codec)
     return noise + units if takes_part else noise
 
 
-def _local_update(
-    request: Message, context: Context, call_next: ClientAppCallable, layout: ArrayLayout, start: np.ndarray
-) -> np.ndarray:
-    """Received minus returned arrays, flat; zeros when the function failed in any way."""
-    zeros = np.zeros(layout.size)
-    inner = RecordDict({k: v for k, v in request.content.items() if not k.startswith("fedpriv.")})
-    inner.setdefault("config", ConfigRecord())
+def _trained(
+    request: Message, context: Context, call_next: ClientAppCallable, layout: ArrayLayout
+) -> np.ndarray | None:
+    """The arrays that the function returned, flat; None when it failed in any way."""
+    inner = copy.copy(request)
+    inner.content = RecordDict({k: v for k, v in request.content.items() if not k.startswith("fedpriv.")})
+    inner.content.setdefault("config", ConfigRecord())
     try:
-        reply = call_next(Message(content=inner, metadata=request.metadata), context)
+        reply = call_next(inner, context)
         if reply.has_error():
             log_zero_contribution("the train function answered an error")
-            return zeros
+            return None
         records = list(reply.content.array_records.values())
         if len(records) != 1:
             log_zero_contribution(f"the train function returned {len(records)} ArrayRecords, one is needed")
-            return zeros
-        returned = layout.flatten({name: array.numpy() for name, array in records[0].items()})
-    except Exception as error:  # a drop-out that depends on the data would itself be a release
+            return None
+        return layout.flatten({name: array.numpy() for name, array in records[0].items()})
+    except (Exception, SystemExit) as error:  # a drop-out that depends on the data would itself be a release
         log_zero_contribution("the train function failed", error)
-        return zeros
-    update = start - returned
-    if not np.all(np.isfinite(update)):
-        log_zero_contribution("the update is not finite")
-        return zeros
-    return update
+        return None
+
+
+def _encoded(start: np.ndarray, returned: np.ndarray | None, codec: GridCodec) -> np.ndarray:
+    """The clipped difference in grid steps; zeros where there is none, or it is not finite."""
+    if returned is None:
+        returned = start
+    # The engineer's function may have turned floating-point warnings into exceptions; here they would become
+    # a drop-out that depends on the data.
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+        clipped = clip_to_norm(start - returned, codec.clipping_norm)
+        if not clipped.finite:
+            log_zero_contribution("the update is not finite")
+        return codec.encode(clipped.vector)

@@ -1,4 +1,4 @@
-"""Client half of DP-HYPE: judge every candidate on the client's own data and send one noised, masked ballot."""
+"""Client half of DP-HYPE: judge every candidate on the client's own data, send one noised, masked ballot."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fedpriv.clients.noise_share import (
     draw_share,
     integer,
     log_zero_contribution,
+    pass_on,
     purpose_of,
     record_of,
 )
@@ -31,9 +32,9 @@ def dp_hype_mod(evaluate: Evaluate) -> Mod:
     """Make a Flower mod that answers votes.
 
     Losses, the ballot and the number of examples never leave the client. A client that cannot evaluate any
-    candidate (no validation data: let ``evaluate`` return ``math.inf`` or ``nan``) abstains with a zero ballot,
-    which the sensitivity covers, and adds its noise share all the same. Messages of other purposes go on to the
-    next mod or to the train function.
+    candidate (no validation data: let ``evaluate`` return ``math.inf`` or ``nan``) abstains with a zero
+    ballot, which the sensitivity covers, and adds its noise share all the same. Messages of other purposes go
+    on to the next mod; the reply of a train function never leaves as the answer to a secure sum.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def dp_hype_mod(evaluate: Evaluate) -> Mod:
 
     def mod(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if purpose_of(msg, context) != wire.PURPOSE_VOTE:
-            return call_next(msg, context)
+            return pass_on(msg, context, call_next)
         return handle(msg, context, lambda request, ctx: _ballot(request, ctx, evaluate))
 
     return mod
@@ -64,7 +65,8 @@ def _ballot(request: Message, context: Context, evaluate: Evaluate) -> np.ndarra
         raise Refusal(ErrorCode.BAD_REQUEST)
     ballot = Ballot(len(candidates), integer(record, wire.VOTE_VOTES, 1, len(candidates)))
     units = integer(record, wire.VOTE_UNITS, 1, 2**40)
-    noise = draw_share(record, context, len(candidates), units * math.sqrt(ballot.votes), (wire.PURPOSE_VOTE,))
+    sensitivity = units * ballot.sensitivity("add_or_remove")
+    noise = draw_share(record, context, len(candidates), sensitivity, (wire.PURPOSE_VOTE,))
     votes = ballot.cast([_loss(evaluate, candidate, context) for candidate in candidates])
     return votes * units + noise
 
@@ -72,6 +74,6 @@ def _ballot(request: Message, context: Context, evaluate: Evaluate) -> np.ndarra
 def _loss(evaluate: Evaluate, candidate: dict[str, Any], context: Context) -> float:
     try:
         return float(evaluate(candidate, context))
-    except Exception as error:  # a drop-out that depends on the data would itself be a release
+    except (Exception, SystemExit) as error:  # a drop-out that depends on the data would itself be a release
         log_zero_contribution("a candidate could not be evaluated and counts as worst", error)
         return math.inf
