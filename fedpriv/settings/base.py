@@ -20,12 +20,18 @@ def _kebab(name: str) -> str:
 class SettingsModel(BaseModel):
     """One table of the run configuration.
 
-    Field names become kebab-case keys, behind ``prefix`` (``train.`` gives ``train.rounds``). Values of the run
-    configuration are int, float, bool or str (Flower allows no others), so an unset choice is written 0 or "".
+    Field names become kebab-case keys, behind ``prefix`` (``train.`` gives ``train.rounds``). Values of the
+    run configuration are int, float, bool or str (Flower allows no others), so an unset choice is written 0
+    or "". Types are not converted, but for an integer where a number is asked for.
     """
 
     model_config = ConfigDict(
-        alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, allow_inf_nan=False
+        alias_generator=_kebab,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
     )
     prefix: ClassVar[str] = ""
     title: ClassVar[str] = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,19 +60,19 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        # A JSON string is a TOML basic string, but for the one control character that JSON lets through.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)
 
 
 def known_keys() -> list[str]:
     """All run-config keys, in the order of the documentation."""
-    return [key for table in TABLES for key in table.keys()]
+    return list(itertools.chain.from_iterable(table.keys() for table in TABLES))
 
 
 def default_run_config() -> dict[str, Any]:
     """All keys with their defaults (what ``[tool.flwr.app.config]`` holds)."""
-    return Settings(RunSettings(), TuneSettings(), TrainSettings()).to_run_config()
+    return resolve_settings({}).to_run_config()
 
 
 def resolve_settings(run_config: Mapping[str, Any]) -> Settings:
@@ -104,13 +106,13 @@ def _check_combinations(settings: Settings) -> None:
     run, tune = settings.run, settings.tune
     if run.sampling == "self" and run.adjacency != "add_or_remove":
         raise SettingsError(
-            f"run config: adjacency = {run.adjacency!r} with sampling = 'self': Poisson sampling is accounted "
-            "under add_or_remove only; use sampling = 'full' or 'server'"
+            f"run config: adjacency = {run.adjacency!r} with sampling = 'self': Poisson sampling is "
+            "accounted under add_or_remove only; use sampling = 'full' or 'server'"
         )
     if run.sampling == "full" and run.sampling_rate != 1.0:
         raise SettingsError(
-            f"run config: sampling-rate = {run.sampling_rate} with sampling = 'full': should be 1.0, or choose "
-            "sampling = 'self' or 'server'"
+            f"run config: sampling-rate = {run.sampling_rate} with sampling = 'full': should be 1.0, or "
+            "choose sampling = 'self' or 'server'"
         )
     if run.noise == "central" and run.budget_view == "server":
         raise SettingsError(
@@ -123,12 +125,15 @@ def _check_combinations(settings: Settings) -> None:
         )
     if run.min_survivors > run.num_clients:
         raise SettingsError(
-            f"run config: min-survivors = {run.min_survivors}: should be at most num-clients = {run.num_clients}"
+            f"run config: min-survivors = {run.min_survivors}: should be at most num-clients, "
+            f"{run.num_clients}"
         )
     candidates = tune.candidates
     if "tune" in run.stage_names and tune.resolved_votes > len(candidates):
         raise SettingsError(
-            f"run config: tune.votes = {tune.votes}: should be at most {len(candidates)}, the number of candidates"
+            f"run config: tune.votes = {tune.votes}: should be at most {len(candidates)}, the number of "
+            "candidates"
         )
-    if "tune" in run.stage_names and "train" in run.stage_names and run.stage_names.index("tune") > run.stage_names.index("train"):
-        raise SettingsError("run config: stages: tune comes before train")
+    order = [name for name in run.stage_names if name in ("tune", "train")]
+    if order == ["train", "tune"]:
+        raise SettingsError(f"run config: stages = {run.stages!r}: should have tune before train")

@@ -24,7 +24,9 @@ class RunSettings(SettingsModel):
     partition: Literal["iid", "dirichlet"] = Field("dirichlet", description="Simulated split of the data.")
     alpha: float = Field(0.5, gt=0, description="Dirichlet concentration over labels; small is more skewed.")
     min_partition_size: int = Field(5, ge=1, description="Fewest examples of a simulated client.")
-    seed: int = Field(0, ge=0, description="Seed of everything that is not secret: split, models, data order.")
+    seed: int = Field(
+        0, ge=0, description="Seed of everything that is not secret: split, models, data order."
+    )
     holdout_fraction: float = Field(
         0.2, gt=0, lt=1, description="Public hold-out taken out before the split; belongs to no client."
     )
@@ -32,7 +34,8 @@ class RunSettings(SettingsModel):
         0.25, ge=0, lt=1, description="Part of each client's own data that it keeps for validation."
     )
     run_dir: str = Field(
-        "", description='Folder of run folders; "" is ./runs under the folder the app runs from. Best absolute.'
+        "",
+        description='Folder of run folders; "" is ./runs under the folder the app runs from. Best absolute.',
     )
     name: str = Field("", description='Name of the run\'s folder; "" makes one from date and task.')
     resume: str = Field("", description="Name of a run to continue from its last checkpoint.")
@@ -54,25 +57,31 @@ class RunSettings(SettingsModel):
     )
 
     secure_sum: Literal["protocol", "simulated"] = Field(
-        "protocol", description="Real SecAgg+ messages, or a plain sum of the same integers (simulation only)."
+        "protocol",
+        description="Real SecAgg+ messages, or a plain sum of the same integers (simulation only).",
     )
     noise: Literal["distributed", "central"] = Field(
-        "distributed", description="Each client adds a share, or the server adds all (no guarantee against it)."
+        "distributed",
+        description="Each client adds a share, or the server adds all (no guarantee against it).",
     )
     sampling: Literal["full", "self", "server"] = Field(
         "full",
-        description="Everyone each round; each client tosses its own secret coin; or the server draws (Poisson "
-        "under add_or_remove, fixed size under replace_one).",
+        description="Everyone each round; each client tosses its own secret coin; or the server draws "
+        "(Poisson under add_or_remove, fixed size under replace_one).",
     )
     sampling_rate: float = Field(1.0, gt=0, le=1, description="Expected part of the clients in a round.")
     min_survivors: int = Field(
-        0, ge=0, description="Fewest clients that a sum may hold; noise is sized for it. 0: 90 % of those asked."
+        0,
+        ge=0,
+        description="Fewest clients that a sum may hold; noise is sized for it. 0: 90 % of those asked.",
     )
     colluders: int = Field(0, ge=0, description="Clients whose noise shares the adversary may know.")
     share_threshold: int = Field(
         0, ge=0, description="Shamir shares needed per neighbourhood; 0: two thirds plus one."
     )
-    neighbours: int = Field(0, ge=0, description="Neighbours per client in the secure sum; 0: chosen by size.")
+    neighbours: int = Field(
+        0, ge=0, description="Neighbours per client in the secure sum; 0: chosen by size."
+    )
     timeout: float = Field(300.0, gt=0, description="Seconds to wait for the replies of one exchange.")
     wait_for_clients: float = Field(120.0, gt=0, description="Seconds to wait until all clients are online.")
     on_abort: Literal["continue", "stop"] = Field(
@@ -84,8 +93,8 @@ class RunSettings(SettingsModel):
 
     evaluate: Literal["public", "private", "clear", "none"] = Field(
         "public",
-        description="Public hold-out at the server; noised counts of the clients; their metrics in the clear (no "
-        "guarantee covers them); nothing.",
+        description="Public hold-out at the server; noised counts of the clients; their metrics in the clear "
+        "(no guarantee covers them); nothing.",
     )
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations.")
     evaluate_cap: int = Field(50, ge=1, description="private: most examples that one client counts.")

@@ -13,7 +13,8 @@ from fedpriv.settings.resolve import TABLES, _toml_value
 def _allowed(field: FieldInfo) -> str:
     if typing.get_origin(field.annotation) is typing.Literal:
         return ", ".join(f"`{value}`" for value in typing.get_args(field.annotation))
-    name = {int: "integer", float: "number", bool: "true, false", str: "text"}[typing.cast(Any, field.annotation)]
+    names: dict[Any, str] = {int: "integer", float: "number", bool: "true, false", str: "text"}
+    name = names[field.annotation]
     bounds = []
     for item in field.metadata:
         for sign, attribute in (("≥", "ge"), (">", "gt"), ("≤", "le"), ("<", "lt")):

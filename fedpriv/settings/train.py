@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -31,19 +32,21 @@ class TrainSettings(SettingsModel):
     schedule: Literal["constant", "cosine"] = Field(
         "constant", description="Server learning rate over the rounds."
     )
-    radius: float = Field(10.0, ge=0, description="Radius of the ball that keeps the model; 0: no projection.")
+    radius: float = Field(
+        10.0, ge=0, description="Radius of the ball that keeps the model; 0: no projection."
+    )
     center: Literal["origin", "initial"] = Field("origin", description="Centre of the ball.")
     idle_work: Literal["train", "skip"] = Field(
         "train",
         description="sampling = self: what a client does when its coin says no; skip is faster, but the time "
-        "of a reply could reveal the coin.",
+        "of a reply reveals the coin, so only the release view is then charged with amplification.",
     )
 
 
 def _positive(kind: type) -> Callable[[Any], None]:
     def check(value: Any) -> None:
         good = isinstance(value, int) if kind is int else isinstance(value, int | float)
-        if isinstance(value, bool) or not good or not value > 0:
+        if isinstance(value, bool) or not good or not 0 < value < math.inf:
             raise ValueError(f"candidates with positive {kind.__name__} values; got {value!r}")
 
     return check
