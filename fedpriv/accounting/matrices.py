@@ -324,11 +324,11 @@ def _normalised(coefficients: FloatArray) -> tuple[float, ...]:
 
 def _divided(series: FloatArray, polynomial: FloatArray) -> FloatArray:
     """Coefficients of a power series over a polynomial (its constant term not 0), as many as the series has."""
-    from scipy import linalg
+    from scipy.linalg import blas
 
     degree = min(polynomial.size, series.size)
-    diagonals = np.repeat(polynomial[:degree, None], series.size, axis=1)
-    return linalg.solve_banded((degree - 1, 0), diagonals, series, check_finite=False)
+    diagonals = np.asfortranarray(np.repeat(polynomial[:degree, None], series.size, axis=1))
+    return blas.dtbsv(degree - 1, diagonals, series, lower=1)
 
 
 def _reciprocal(coefficients: FloatArray, size: int) -> FloatArray:
