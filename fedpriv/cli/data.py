@@ -69,12 +69,11 @@ def show_partition(
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 50,
     kind: Annotated[str, typer.Option(help="iid or dirichlet.")] = "dirichlet",
     alpha: Annotated[float, typer.Option(help="Dirichlet concentration: small is skewed.")] = 0.5,
-    min_size: Annotated[int, typer.Option(help="Every client gets at least this many examples.")] = 2,
-    partition_seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0,
+    min_size: Annotated[int, typer.Option(help="Every client gets at least this many examples.")] = 5,
     holdout: Annotated[
         float, typer.Option(help="Part of the data that is public and goes to no client.")
     ] = 0.2,
-    seed: Annotated[int, typer.Option(help="Seed of the hold-out.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split, as in the run configuration.")] = 0,
     output: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
 ) -> None:
     """Draw which client of a simulation gets how many examples of which class."""
@@ -87,13 +86,13 @@ def show_partition(
             kind=kind,  # type: ignore[arg-type]  # checked by PartitionSettings
             num_partitions=clients,
             alpha=alpha,
-            seed=partition_seed,
+            seed=seed,
             min_size=min_size,
         )
         chosen = get_task(task)
         counts = client_counts(chosen, settings, holdout, seed)
         how = "iid" if kind == "iid" else f"Dirichlet({alpha:g})"
-        plot_partition(counts, output, f"{chosen.title}, {how}, seed {partition_seed}", chosen.class_names)
+        plot_partition(counts, output, f"{chosen.title}, {how}, seed {seed}", chosen.class_names)
     except (ValueError, OSError) as error:
         raise _fail(error) from error
     sizes = counts.sum(1)

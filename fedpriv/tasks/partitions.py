@@ -212,6 +212,7 @@ def plot_partition(
     would be a leak.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
     table = np.asarray(counts)
@@ -231,6 +232,7 @@ def plot_partition(
             cmap="viridis_r",
             interpolation="nearest",
             origin="lower",
+            norm=PowerNorm(0.5),
         )
         bottom.set_yticks(range(num_classes), names)
         bottom.set_ylabel("class")

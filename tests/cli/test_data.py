@@ -56,7 +56,7 @@ def test_fetch_keeps_what_is_there(data):
             ["partition", "digits", "--holdout", "1"],
             "error: holdout_fraction must be a number in [0, 1), got 1.0",
         ),
-        (["partition", "digits", "--clients", "5000"], "examples cannot give 5000 clients at least 2 each"),
+        (["partition", "digits", "--clients", "5000"], "examples cannot give 5000 clients at least 5 each"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_1(arguments, message):
