@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from fedpriv.accounting.events import PrivacyEvent
+from fedpriv.accounting.events import NoRelease, PrivacyEvent
 from fedpriv.accounting.validators import check_choice, check_delta, check_positive
 from fedpriv.accounting.vocabulary import VIEWS, View
 from fedpriv.ledger.errors import BudgetExceeded
@@ -65,7 +65,7 @@ class BudgetGuard:
         BudgetExceeded
         """
         budget = self.budget
-        if budget.max_epsilon == float("inf"):
+        if budget.max_epsilon == float("inf") or isinstance(event, NoRelease):
             return
         wanted = totals.counts(budget.view, extra=(run, stage, event, 1))
         if totals.best_rdp(budget.view, wanted, budget.delta) <= budget.max_epsilon:

@@ -43,6 +43,11 @@ def format_epsilon(value: float | None) -> str:
     return f"{math.ceil(value * scale - 1e-7) / scale:.{digits}f}"
 
 
+def bound_in_words(bound: str) -> str:
+    """Name of a bound for people."""
+    return ACCOUNTANT_WORDS.get(bound, bound.replace("_", " "))
+
+
 def top_warnings(report: RunReport) -> list[Warning]:
     """Warnings that stand before everything else, the worst first."""
     return [w for level in ("void", "severe") for w in report.warnings if w.severity == level]
@@ -62,7 +67,7 @@ def claim(report: RunReport) -> str:
         if math.isinf(found.epsilon):
             parts.append(f"no guarantee for the {view} view ({VIEW_WORDS[view]})")
             continue
-        by = f", {ACCOUNTANT_WORDS.get(found.bound, found.bound)} accountant" if len(accountants) > 1 else ""
+        by = f", {bound_in_words(found.bound)} accountant" if len(accountants) > 1 else ""
         parts.append(f"epsilon {format_epsilon(found.epsilon)} for the {view} view ({VIEW_WORDS[view]}{by})")
     sentence = (
         f"{unit.capitalize()}-level differential privacy, adjacency {report.adjacency} "
@@ -71,7 +76,7 @@ def claim(report: RunReport) -> str:
     )
     if len(accountants) == 1:
         bound = next(iter(accountants))
-        sentence += f"; by the {ACCOUNTANT_WORDS.get(bound, bound)} accountant"
+        sentence += f"; by the {bound_in_words(bound)} accountant"
     sentence += "."
     if all(math.isinf(v.epsilon) for v in report.views.values()):
         sentence = (

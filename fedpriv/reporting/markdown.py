@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedpriv.accounting.vocabulary import VIEWS
-from fedpriv.reporting.claim import ACCOUNTANT_WORDS, VIEW_WORDS, claim, format_epsilon, top_warnings
+from fedpriv.reporting.claim import VIEW_WORDS, bound_in_words, claim, format_epsilon, top_warnings
 from fedpriv.reporting.figures import describe_candidate, tallies_name
 from fedpriv.reporting.model import Hypothesis, RunReport, StageReport, VoteRecord
 
@@ -69,7 +69,7 @@ def _views(report: RunReport) -> str:
                 view,
                 found.statement or VIEW_WORDS[view],
                 f"**{format_epsilon(found.epsilon)}**",
-                ACCOUNTANT_WORDS.get(found.bound, found.bound),
+                bound_in_words(found.bound),
                 format_epsilon(found.rdp_epsilon) + (f" (order {found.order:g})" if found.order else ""),
                 format_epsilon(found.pld_epsilon),
             ]

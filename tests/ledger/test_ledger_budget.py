@@ -96,6 +96,15 @@ def test_earlier_runs_in_the_account_count_against_the_budget(open_ledger):
         assert [s.budgets for s in ledger.sessions][1][0]["max_epsilon"] == limit
 
 
+def test_a_smaller_budget_later_refuses_costs_but_not_what_is_free(open_ledger):
+    with open_ledger() as ledger:
+        ledger.reserve("train", 1, everywhere(Gaussian(1.0))).commit()
+    with open_ledger(budgets=Budget(1.0, 1e-5, "server")) as ledger:
+        ledger.reserve("train", 2, everywhere(Gaussian(1.0)) | {"server": NoRelease()})
+        with pytest.raises(BudgetExceeded):
+            ledger.reserve("train", 3, everywhere(Gaussian(1000.0)))
+
+
 def test_every_budget_is_checked(open_ledger):
     budgets = [Budget(100.0, 1e-5, "server"), Budget(1.0, 1e-5, "release")]
     with open_ledger(budgets=budgets) as ledger:
