@@ -48,11 +48,7 @@ def options_of(service: str) -> dict[str, str | None]:
 def help_of(command: str) -> str:
     """Help text of an installed command."""
     path = Path(sys.executable).with_name(command)
-    environment = os.environ | {
-        "COLUMNS": "200",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-    }
+    quiet = {"COLUMNS": "200", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     done = subprocess.run(
         [str(path if path.exists() else command), "--help"],
         env=os.environ | quiet,
