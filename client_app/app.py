@@ -50,14 +50,14 @@ def train(msg: Message, context: Context) -> Message:
     from fedpriv.tasks.training import LocalTraining
 
     settings, partition = _place(context)
-    config = msg.content["config"]
+    config: dict[str, Any] = dict(msg.content.config_records["config"])
     local = LocalTraining(
         learning_rate=float(config["learning-rate"]),
         local_steps=int(config["local-steps"]),
         momentum=float(config["momentum"]),
         batch_size=int(config["batch-size"]) or None,
     )
-    received = {name: array.numpy() for name, array in msg.content["arrays"].items()}
+    received = {name: array.numpy() for name, array in msg.content.array_records["arrays"].items()}
     trained = federated.train_locally(settings, partition, received, local, int(config["server-round"]))
     arrays = ArrayRecord({name: Array(value) for name, value in trained.items()})
     return Message(RecordDict({"arrays": arrays}), reply_to=msg)
@@ -71,7 +71,7 @@ def evaluate(msg: Message, context: Context) -> Message:
     settings, partition = _place(context)
     if settings.run.evaluate != "clear":
         raise PermissionError("metrics in the clear need evaluate = 'clear' in the run config")
-    received = {name: array.numpy() for name, array in msg.content["arrays"].items()}
+    received = {name: array.numpy() for name, array in msg.content.array_records["arrays"].items()}
     found = federated.count_correct(settings, partition, received)
     accuracy = found.accuracy if found.num_examples else 0.0
     metrics = MetricRecord({"accuracy": float(accuracy), "num-examples": found.num_examples})

@@ -96,8 +96,8 @@ def _finite(value: float | None) -> float | str | None:
 
 def _text(found: dict[str, Any]) -> str:
     lines = [
-        f"Planned for unit {found['unit']}, adjacency {found['adjacency']}, delta {found['delta']:.3g}; budget: epsilon "
-        f"{found['budget']['target_epsilon']:g} in the {found['budget']['view']} view",
+        f"Planned for unit {found['unit']}, adjacency {found['adjacency']}, delta {found['delta']:.3g}; "
+        f"budget: epsilon {found['budget']['target_epsilon']:g} in the {found['budget']['view']} view",
         "",
         f"{'view':<14}{'epsilon':>10}  bound",
     ]

@@ -73,7 +73,13 @@ class LocalSuperLink:
         )
         log = (self.home / "superlink.log").open("wb")
         command = [_script("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--disable-runtime-dependency-installation"]
+        command += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--disable-runtime-dependency-installation",
+        ]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -102,11 +108,18 @@ class LocalSuperLink:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                raise RuntimeError(f"flower-superlink ended with code {self._process.returncode}:\n{self.log_tail()}")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
+                raise RuntimeError(
+                    f"flower-superlink ended with code {self._process.returncode}:\n{self.log_tail()}"
+                )
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), timeout=1.0),
+            ):
                 return
             time.sleep(0.2)
-        raise RuntimeError(f"flower-superlink did not answer within {_START_SECONDS:.0f} s:\n{self.log_tail()}")
+        raise RuntimeError(
+            f"flower-superlink did not answer within {_START_SECONDS:.0f} s:\n{self.log_tail()}"
+        )
 
     def log_tail(self, lines: int = 20) -> str:
         """Last lines of the SuperLink's log."""

@@ -45,7 +45,9 @@ def run(
     app_folder: Annotated[Path, typer.Argument(help="Folder with the app's pyproject.toml.")] = Path(),
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="Run-config values, for instance -c 'train.rounds=30 alpha=0.1'."),
+        typer.Option(
+            "--config", "-c", help="Run-config values, for instance -c 'train.rounds=30 alpha=0.1'."
+        ),
     ] = None,
     cpus: Annotated[int, typer.Option(help="CPU cores per simulated client, at least 1.", min=1)] = 1,
     quiet: Annotated[bool, typer.Option(help="Show only fedpriv's own lines.")] = False,
@@ -60,7 +62,9 @@ def run(
     app_folder = app_folder.resolve()
     project = app_folder / "pyproject.toml"
     if not project.exists():
-        typer.echo(f"fedpriv run: APP_FOLDER = {app_folder}: should be a folder with a pyproject.toml", err=True)
+        typer.echo(
+            f"fedpriv run: APP_FOLDER = {app_folder}: should be a folder with a pyproject.toml", err=True
+        )
         raise typer.Exit(2)
     defaults = tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"]
     values = _overrides(config or [])
@@ -84,12 +88,15 @@ def run(
         finished = status.get("status") == "finished:completed"
         if not finished:
             typer.echo(
-                f"fedpriv run: the run ended as {status.get('status', 'unknown')!r}: {status.get('status-details', '')}",
+                f"fedpriv run: the run ended as {status.get('status', 'unknown')!r}: "
+                f"{status.get('status-details', '')}",
                 err=True,
             )
     report = folder / "report.md"
     if finished and report.exists():
-        typer.echo(f"\nreport: {report}\nmodel:  {folder / 'model.safetensors'}\nledger: {folder / 'ledger.jsonl'}")
+        typer.echo(
+            f"\nreport: {report}\nmodel:  {folder / 'model.safetensors'}\nledger: {folder / 'ledger.jsonl'}"
+        )
         return
     if finished:
         typer.echo(f"fedpriv run: the run finished but left no report in {folder}", err=True)

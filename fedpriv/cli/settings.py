@@ -8,7 +8,9 @@ import typer
 
 
 def settings(
-    toml: Annotated[bool, typer.Option("--toml", help="Defaults as TOML, for [tool.flwr.app.config].")] = False,
+    toml: Annotated[
+        bool, typer.Option("--toml", help="Defaults as TOML, for [tool.flwr.app.config].")
+    ] = False,
 ) -> None:
     """Print every run-config key with default, allowed values and meaning (Markdown).
 

@@ -19,7 +19,6 @@ class RunSettings(SettingsModel):
         "digits", description="Data and model: digits, fashion-mnist, mnist, cifar10, adult, breast-cancer."
     )
     model: str = Field("", description='Model of the task; "" takes its default (logistic).')
-    data_dir: str = Field("", description='Where fetched data lies; "" takes the default cache.')
     num_clients: int = Field(50, ge=1, description="Clients in the federation; must match what is online.")
     partition: Literal["iid", "dirichlet"] = Field("dirichlet", description="Simulated split of the data.")
     alpha: float = Field(0.5, gt=0, description="Dirichlet concentration over labels; small is more skewed.")

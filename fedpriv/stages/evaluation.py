@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -14,7 +15,9 @@ from fedpriv.settings import Settings
 from fedpriv.stages.base import Evaluator
 from fedpriv.stages.planning import RunPlans
 from fedpriv.strategies import NoisedSum, PrivateEvaluation
-from fedpriv.tasks.base import Task
+
+if TYPE_CHECKING:
+    from fedpriv.tasks.base import Task
 
 
 def public_evaluator(settings: Settings, task: Task) -> Evaluator:
@@ -66,7 +69,9 @@ def clear_evaluator(settings: Settings, grid: Grid, clients: list[int]) -> Evalu
     def accuracy(server_round: int, arrays: ArrayRecord) -> float | None:
         config = ConfigRecord({"server-round": server_round})
         messages = [
-            Message(RecordDict({"arrays": arrays, "config": config}), dst_node_id=client, message_type="evaluate")
+            Message(
+                RecordDict({"arrays": arrays, "config": config}), dst_node_id=client, message_type="evaluate"
+            )
             for client in clients
         ]
         correct = examples = 0.0
@@ -98,5 +103,3 @@ def make_evaluator(
     if choice == "clear":
         return clear_evaluator(settings, grid, clients)
     return lambda server_round, arrays: None
-
-

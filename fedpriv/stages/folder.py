@@ -80,7 +80,7 @@ class RunFolder:
             "names": list(state.arrays),
             "reports": [report.model_dump(mode="json") for report in state.reports],
         }
-        values = {f"model:{index}": array.numpy() for index, array in enumerate(state.arrays.values())}
+        values: dict[str, Any] = {f"model:{index}": array.numpy() for index, array in enumerate(state.arrays.values())}
         values |= {f"optimizer:{name}": value for name, value in state.optimizer.items()}
         buffer = io.BytesIO()
         np.savez(buffer, position=np.frombuffer(json.dumps(position).encode(), dtype=np.uint8), **values)
@@ -97,7 +97,9 @@ class RunFolder:
             position = json.loads(bytes(stored["position"]))
             arrays = {name: Array(stored[f"model:{index}"]) for index, name in enumerate(position["names"])}
             optimizer = {
-                key.removeprefix("optimizer:"): stored[key] for key in stored.files if key.startswith("optimizer:")
+                key.removeprefix("optimizer:"): stored[key]
+                for key in stored.files
+                if key.startswith("optimizer:")
             }
         return RunState(
             ArrayRecord(arrays),

@@ -7,6 +7,7 @@ import platform
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedpriv.accounting.vocabulary import VIEWS, View
 from fedpriv.mechanisms import SelfSampling
@@ -27,7 +28,9 @@ from fedpriv.reporting import (
 )
 from fedpriv.stages.base import Run, RunState, report_hypotheses
 from fedpriv.strategies import NoisedSum
-from fedpriv.tasks.base import Task
+
+if TYPE_CHECKING:
+    from fedpriv.tasks.base import Task
 
 _PACKAGES = ("fedpriv", "flwr", "dp-accounting", "numpy", "scipy", "torch", "cryptography")
 
@@ -49,7 +52,7 @@ def write_run_report(run: Run, task: Task, state: RunState, evaluation: NoisedSu
         stages=stages,
         warnings=_warnings(run),
         settings=run.settings.to_run_config(),
-        environment=_environment(seconds),
+        environment={"data": task.examples.source} | _environment(seconds),
         orders=[float(order) for order in run.ledger.totals()[configured.budget_view].orders],
         epsilon_curves={
             view: [

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -19,15 +19,15 @@ from fedpriv.mechanisms import ArrayLayout
 from fedpriv.reporting import Progress
 from fedpriv.settings import Settings, SettingsError, resolve_settings
 from fedpriv.stages.base import Run, RunState
-from fedpriv.stages.evaluation import make_evaluator
 from fedpriv.stages.federation import wait_for_clients
 from fedpriv.stages.folder import RunFolder
 from fedpriv.stages.planning import RunPlans, make_plans
 from fedpriv.stages.registry import stage_class
-from fedpriv.stages.report import write_run_report
 from fedpriv.strategies import NoisedSum
 from fedpriv.tasks import get_task
-from fedpriv.tasks.base import Task
+
+if TYPE_CHECKING:
+    from fedpriv.tasks.base import Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 #: Keys that may differ when a run is resumed: they do not touch data, noise or budget.
@@ -64,15 +64,22 @@ def execute_run(grid: Grid, run_config: Mapping[str, Any], progress: Progress | 
     """
     progress = Progress() if progress is None else progress
     started = time.monotonic()
-    settings, folder, state = _open(run_config)
-    stages = [stage_class(name)() for name in settings.run.stage_names]
+    settings = resolve_settings(run_config)
+    for name in settings.run.stage_names:
+        stage_class(name)
+    # before torch and the data are loaded: a wrong set-up should fail within seconds
+    clients = wait_for_clients(
+        grid, settings.run.num_clients, settings.run.wait_for_clients, progress.message
+    )
+    from fedpriv.stages.evaluation import make_evaluator
+    from fedpriv.stages.report import write_run_report
+
     task = get_task(settings.run.task)
     initial = initial_model(settings, task)
     length = ArrayLayout.of({name: array.numpy() for name, array in initial.items()}).size
     plans = make_plans(settings, length)
-    clients = wait_for_clients(
-        grid, settings.run.num_clients, settings.run.wait_for_clients, progress.message
-    )
+    settings, folder, state = _open_folder(settings)
+    stages = [stage_class(name)() for name in settings.run.stage_names]
     with _open_ledger(settings, folder) as ledger:
         sums = NoisedSum(ledger, settings.run.secure_sum, settings.run.timeout)
         sums.share_threshold = settings.run.share_threshold or None
@@ -114,11 +121,8 @@ def _run_stages(run: Run, stages: list[Any], state: RunState) -> None:
         run.folder.save_checkpoint(state)
 
 
-def _open(run_config: Mapping[str, Any]) -> tuple[Settings, RunFolder, RunState | None]:
-    """Settings, folder and, when resuming, the last checkpoint."""
-    settings = resolve_settings(run_config)
-    for name in settings.run.stage_names:
-        stage_class(name)
+def _open_folder(settings: Settings) -> tuple[Settings, RunFolder, RunState | None]:
+    """Settings with the run's name, its folder and, when resuming, the last checkpoint."""
     root = Path(settings.run.run_dir) if settings.run.run_dir else Path.cwd() / "runs"
     if settings.run.resume:
         return _resume(settings, root)
@@ -184,6 +188,8 @@ def _announce(settings: Settings, plans: RunPlans, folder: RunFolder, progress: 
         f"planned epsilon at delta {run.resolved_delta:.3g}: {spent}",
     )
     if run.resolved_delta >= 1.0 / run.num_clients:
-        progress.warn(f"delta = {run.resolved_delta:g} is not below 1/num-clients = {1 / run.num_clients:.3g}")
+        progress.warn(
+            f"delta = {run.resolved_delta:g} is not below 1/num-clients = {1 / run.num_clients:.3g}"
+        )
     for text in plans.warnings():
         progress.warn(text)

@@ -167,12 +167,16 @@ class TrainStage(Stage):
         if train.server_optimizer == "sgd":
             optimizer += f", momentum {train.server_momentum:g}"
         batch = train.batch_size if train.batch_size else "all"
-        local = f"{train.local_steps} steps, learning rate {train.learning_rate:g}, momentum {train.momentum:g}, "
+        local = (
+            f"{train.local_steps} steps, learning rate {train.learning_rate:g}, momentum {train.momentum:g}, "
+        )
         return {
             **plan.describe(),
             "rounds released": len(released),
             "noise shares realised": f"{min(shares)} to {max(shares)}" if shares else "none",
             "local training": local + f"batch {batch}",
             "server optimizer": optimizer,
-            "projection": f"ball of radius {train.radius:g} around the {train.center}" if train.radius else "none",
+            "projection": f"ball of radius {train.radius:g} around the {train.center}"
+            if train.radius
+            else "none",
         }

@@ -26,7 +26,7 @@ class TuneStage(Stage):
         sums = run.sums()
         strategy = DpHype(run.settings.tune.candidates, plan, sums, seed=run.noise_seed, stage=self.name)
         started = time.monotonic()
-        table = dict(plan.describe())
+        table: dict[str, str | int | float | bool | None] = dict(plan.describe())
         record, vote = RoundRecord(round=1, asked=len(run.clients)), None
         try:
             outcome = strategy.vote(run.grid, run.clients)

@@ -60,7 +60,11 @@ def _arrays(model: torch.nn.Module) -> Arrays:
 
 
 def train_locally(
-    settings: Settings, partition: int, arrays: Mapping[str, np.ndarray], local: LocalTraining, server_round: int
+    settings: Settings,
+    partition: int,
+    arrays: Mapping[str, np.ndarray],
+    local: LocalTraining,
+    server_round: int,
 ) -> Arrays:
     """Train from ``arrays`` on the client's training part and return the new arrays."""
     model = _model(settings, arrays)
@@ -78,8 +82,8 @@ def candidate_loss(settings: Settings, partition: int, candidate: Mapping[str, A
     """Loss of a candidate as one client can tell: the run in small, on its own data.
 
     The client plays ``tune.proxy-rounds`` rounds of a federation of which it is the only member: local steps,
-    flat clip of the update, server step, projection, no noise. The loss is that of its validation part; NaN when
-    it has none (the client then abstains).
+    flat clip of the update, server step, projection, no noise. The loss is that of its validation part; NaN
+    when it has none (the client then abstains).
     """
     data = client_data(settings, partition)
     if len(data.validation) == 0 or len(data.train) == 0:

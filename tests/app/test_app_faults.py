@@ -51,7 +51,9 @@ def test_a_round_lost_while_unmasking_is_charged(run_app: Any) -> None:
     def drop(partition: int, message: Message) -> str | None:
         return "silent" if partition >= 2 and wire.stage_of(message) == wire.STAGE_UNMASK else None
 
-    folder = run_app({"min-survivors": 5, "stages": "train", "train.rounds": 1, "on-abort": "stop"}, drop=drop)
+    folder = run_app(
+        {"min-survivors": 5, "stages": "train", "train.rounds": 1, "on-abort": "stop"}, drop=drop
+    )
     report = read_report(folder)
     assert report.stages[0].rounds[0].released
     assert report.stages[0].rounds[0].survivors == 0
@@ -123,7 +125,9 @@ def test_a_finished_stage_is_not_repeated_after_a_restart(run_app: Any) -> None:
     run_app({"resume": "small", "name": ""})
     entries = read_ledger(folder / "ledger.jsonl").entries
     assert len(entries) == 4
-    kinds = [json.loads(line)["type"] for line in (folder / "ledger.jsonl").read_text().splitlines()[len(lines) :]]
+    kinds = [
+        json.loads(line)["type"] for line in (folder / "ledger.jsonl").read_text().splitlines()[len(lines) :]
+    ]
     assert kinds == ["session"]
 
 

@@ -21,7 +21,14 @@ def test_a_run_leaves_everything_that_the_readme_names(run_app: Any) -> None:
     report = read_report(folder)
     assert [stage.name for stage in report.stages] == ["tune", "train"]
     assert report.outcome == "all stages ran to their end"
-    for name in ("report.md", "report.json", "ledger.jsonl", "model.safetensors", "config.toml", "metrics.jsonl"):
+    for name in (
+        "report.md",
+        "report.json",
+        "ledger.jsonl",
+        "model.safetensors",
+        "config.toml",
+        "metrics.jsonl",
+    ):
         assert (folder / name).stat().st_size > 0, name
     for figure in ("epsilon_over_rounds", "accuracy_over_rounds", "tallies", "partition"):
         assert (folder / "figures" / f"{figure}.png").read_bytes().startswith(b"\x89PNG"), figure
@@ -48,7 +55,9 @@ def test_the_example_in_the_report_loads_the_model(run_app: Any, monkeypatch: py
 
 
 def test_the_vote_decides_the_training(run_app: Any) -> None:
-    folder = run_app({"tune.noise-multiplier": 0.6, "tune.grid": '[{"learning-rate": 0.123, "local-steps": 3}]'})
+    folder = run_app(
+        {"tune.noise-multiplier": 0.6, "tune.grid": '[{"learning-rate": 0.123, "local-steps": 3}]'}
+    )
     train = read_report(folder).stages[1]
     assert "3 steps, learning rate 0.123" in str(train.table["local training"])
 
@@ -148,7 +157,9 @@ def test_another_number_of_clients_says_what_to_type(tmp_path: Path) -> None:
     from fedpriv.testing import run_local
     from server_app.app import app as server
 
-    with pytest.raises(SettingsError, match=r'num-clients = 50, but the federation has 2.*"num-supernodes=50'):
+    with pytest.raises(
+        SettingsError, match=r'num-clients = 50, but the federation has 2.*"num-supernodes=50'
+    ):
         run_local(server, client, 2, {"run-dir": str(tmp_path)})
 
 
