@@ -360,11 +360,13 @@ def test_a_forked_copy_of_the_writer_is_refused(open_ledger):
     with open_ledger() as ledger:
         pid = os.fork()
         if pid == 0:
+            code = 1
             try:
                 ledger.reserve("train", 1, ROUND)
-                os._exit(1)
             except LedgerError:
-                os._exit(0)
+                code = 0
+            finally:
+                os._exit(code)  # never back into the test runner
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         ledger.reserve("train", 1, ROUND)
         assert len(ledger.entries) == 1
