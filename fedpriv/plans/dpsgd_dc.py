@@ -210,8 +210,8 @@ class DpsgdDcPlan(Plan):
                     ),
                 )
             )
+        amplified = not isinstance(self.events()["release"], Gaussian)
         if self.sampler.name == "server":
-            amplified = not isinstance(self.events()["release"], Gaussian)
             found.append(
                 Hypothesis(
                     "the server draws the cohort and, like the neighbours in the secure sum, knows it",
@@ -224,14 +224,16 @@ class DpsgdDcPlan(Plan):
                     ),
                 )
             )
-            if amplified:
-                found.append(
-                    Hypothesis(
-                        "which clients drop out, and whether a round ends early, does not depend on the draw",
-                        "assumed",
-                        "the draw itself never ends a round; losses on the way are taken to be the network's",
-                    )
+        # clients that all do the same work, whatever their coin says, cannot be lost because of it
+        same_work = isinstance(self.sampler, SelfSampling) and self.idle_clients_train
+        if amplified and not same_work:
+            found.append(
+                Hypothesis(
+                    "which clients drop out, and whether a round ends early, does not depend on the draw",
+                    "assumed",
+                    "the draw itself never ends a round; losses on the way are taken to be the network's",
                 )
+            )
         return found
 
     def forecast(self) -> Forecast:
