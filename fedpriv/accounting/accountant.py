@@ -205,7 +205,10 @@ class Accountant:
             pld_epsilon, reason = loss.epsilon(delta)
             notes += [reason] if reason else []
             if pld_epsilon is not None and pld_epsilon <= rdp_epsilon:
-                bound = loss.name
+                # Distributions follow the bound that won by Rényi: plain composition keeps no special name.
+                winners = bound.split("+")
+                named = dict.fromkeys(e.loss_bound for e in self._events if e.loss_bound in winners)
+                bound = "+".join(filter(None, named)) or loss.name
         epsilon = rdp_epsilon if pld_epsilon is None else min(pld_epsilon, rdp_epsilon)
         if math.isinf(epsilon) or not any(event.gaussian_equivalent() != 0 for event in self._events):
             bound = "none"

@@ -99,7 +99,7 @@ def calibrate_noise_multiplier(
 
     if use_pld:
         rough = secant_decreasing(by_curves, target_epsilon, start=1.0, relative_tolerance=0.1)
-        found = secant_decreasing(by_everything, target_epsilon, start=rough or 1.0)
+        found = secant_decreasing(by_everything, target_epsilon, start=rough or 1.0, first_factor=1.1)
     else:
         found = secant_decreasing(by_curves, target_epsilon, start=1.0)
     if found is None:

@@ -57,6 +57,8 @@ class PrivacyEvent(ABC):
     """Adjacencies under which `curves` and `pld` are valid."""
     uses_delta: ClassVar[bool] = False
     """True when `bounds` spends delta as failure mass; the accountant divides it among such events."""
+    loss_bound: ClassVar[str | None] = None
+    """Name of the bound behind `pld` and `gaussian_equivalent` where it is not plain composition."""
     assumptions: ClassVar[tuple[str, ...]] = ()
     """Sentences that must be true of the run for the bound to hold; shown wherever epsilon is shown."""
 

@@ -64,6 +64,7 @@ def secant_decreasing(
     relative_tolerance: float = 1e-4,
     lower_limit: float = 1e-6,
     upper_limit: float = 1e9,
+    first_factor: float = 2.0,
 ) -> float | None:
     """Smallest x with ``function(x) <= target``, in few evaluations of an expensive function.
 
@@ -83,6 +84,9 @@ def secant_decreasing(
     lower_limit, upper_limit : float
         The search stays between them. The lower limit is returned when it meets the target already.
 
+    first_factor : float
+        First step of the search for a bracket; close to 1 when the guess is good.
+
     Returns
     -------
     float or None
@@ -100,13 +104,13 @@ def secant_decreasing(
         return values[x]
 
     low = high = min(max(start, lower_limit), upper_limit)
-    factor = 2.0
+    factor = first_factor
     while gap(high) > 0:
         if high >= upper_limit:
             return None
         low, high = high, min(upper_limit, high * factor)
         factor = factor**1.5
-    factor = 2.0
+    factor = first_factor
     while gap(low) <= 0:
         if low <= lower_limit:
             return low

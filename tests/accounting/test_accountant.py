@@ -135,6 +135,23 @@ def test_the_smallest_bound_wins_and_is_named():
     assert accountant.assumptions == ("nothing is published per round",)
 
 
+def test_an_event_may_name_the_bound_behind_its_loss():
+    @dataclass(frozen=True)
+    class Hidden(Gaussian):
+        composed: float = 1.0
+        kind = "test_hidden"
+        loss_bound = "last_iterate"
+
+        def bounds(self, orders, delta):
+            composed = DirectionalCurves.symmetric(gaussian_curve(self.composed, orders))
+            return {"composition": composed, "last_iterate": self.curves(orders)}
+
+    result = Accountant("replace_one").compose(Hidden(2.0)).compose(Gaussian(3.0)).epsilon(1e-5)
+    assert (result.bound, result.epsilon) == ("last_iterate", result.pld_epsilon)
+    same = Accountant("replace_one").compose(Hidden(2.0, 2.0)).epsilon(1e-5)
+    assert same.bound == "analytic"
+
+
 def test_failure_masses_share_delta():
     accountant = Accountant("add_or_remove").compose(TwoBounds(3.0), 2).compose(TwoBounds(4.0))
     accountant.compose(Gaussian(2.0))
