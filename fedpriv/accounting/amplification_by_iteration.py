@@ -179,7 +179,8 @@ class AmplificationByIteration(PrivacyEvent):
         if self.failure_mass > 0 or not self.run.amplifies:
             return DirectionalCurves.symmetric(composed)
         amplified = self.amplified_curve(orders, None)
-        smaller = RdpCurve(orders, np.minimum(composed.rdp, amplified.rdp), interpolable=False)
+        values = np.minimum(composed.rdp, amplified.rdp)
+        smaller = RdpCurve(orders, values, interpolable=self.sampling_rate == 1)
         return DirectionalCurves.symmetric(smaller)
 
     def bounds(self, orders: FloatArray, delta: float) -> dict[str, DirectionalCurves]:
@@ -229,9 +230,9 @@ class AmplificationByIteration(PrivacyEvent):
         orders : array of shape (n,)
             Orders > 1.
         delta : float, optional
-            Where q < 1, the search for the split of the noise concentrates on the order that this delta picks...
+            Where q < 1: refine the split of the noise near the order that this delta picks.
         rival : float
-            ...unless the curve is far above this epsilon there.
+            Epsilon of another bound at this delta; far above it nothing is refined.
         """
         run, q = self.run, self.sampling_rate
         if self.gaussian_equivalent() == 0:
@@ -247,7 +248,7 @@ class AmplificationByIteration(PrivacyEvent):
                 )
         else:
             rdp = best_split(q, run.multiplier, run.energies, orders, delta, rival).rdp
-        return RdpCurve(orders, rdp, self.failure_mass, interpolable=False)
+        return RdpCurve(orders, rdp, self.failure_mass, interpolable=q == 1)
 
     def window(self) -> int:
         """Number j of last rounds in the best amplified bound (at a nominal delta where q < 1)."""

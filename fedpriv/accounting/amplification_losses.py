@@ -8,8 +8,8 @@ adaptive composition keeps the domination (Zhu, Dong, Wang 2022, arXiv 2106.0856
 
 Formal guarantees
 -----------------
-* The distribution dominates the last iterate for every epsilon; a failure mass, and a bound on the rounding errors of
-  the library's transforms, are added to every delta.
+* The distribution dominates the last iterate for every epsilon; a failure mass, and a bound on the rounding
+  errors of the library's transforms, are added to every delta.
 * With q = 1 it is that of one Gaussian, the one of `AmplificationByIteration.gaussian_equivalent`.
 """
 

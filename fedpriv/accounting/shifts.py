@@ -27,10 +27,12 @@ Formal guarantees
 * `forward_distances` bounds the coupled distance after every number of steps, surely.
 """
 
+import math
 from bisect import bisect_left
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpriv.accounting.curves import FloatArray
 
@@ -67,12 +69,77 @@ def least_shift_energies(
     log_factors = np.log(np.maximum(factors[::-1], _SMALLEST_FACTOR))
     log_weights = np.concatenate(([0.0], np.cumsum(log_factors)))
     stds = noise_stds[::-1]
+    if drifts.any() and np.ptp(factors) == np.ptp(drifts) == np.ptp(noise_stds) == 0:
+        windows = np.arange(1, distances.size + 1)
+        return constant_shift_energies(factors[0], float(drifts[0]), float(noise_stds[0]), windows, distances)
     if not drifts.any():
         # z^2 / sum_i nu_i^2 (w_i / w_start)^2, in logarithms: 1.1^(2 * 10,000) is no floating-point number.
         log_clock = np.logaddexp.accumulate(2 * (log_weights[:-1] + np.log(stds)))
         with np.errstate(over="ignore"):
             return np.square(distances) * np.exp(2 * log_weights[1:] - log_clock)
     return _taut_strings(log_weights, drifts[::-1], stds, distances)
+
+
+def constant_shift_energies(
+    factors: ArrayLike, drift: float, noise_std: float, windows: ArrayLike, distances: ArrayLike
+) -> FloatArray:
+    """`least_shift_energies` where all steps of a window are alike, for many windows at once.
+
+    For c <= 1 the points (tau_t, R_t) are convex and the string is straight. For c > 1 they are concave:
+    the string leaves them at the point from which the rest is straight, and until then the drift is shifted
+    away as it comes.
+
+    Parameters
+    ----------
+    factors : array
+        Lipschitz constant c >= 0 in each window.
+    drift, noise_std : float
+        e >= 0 and nu > 0.
+    windows : array of int
+        Numbers j >= 1 of last steps.
+    distances : array
+        Distances before them. The three arrays are broadcast.
+
+    Returns
+    -------
+    array
+        Energies. With drift, infinite where ``c^j`` leaves exp(+-300).
+    """
+    c, j, z = np.broadcast_arrays(np.asarray(factors, dtype=np.float64), np.asarray(windows), distances)
+    log_c = np.log(np.maximum(c, _SMALLEST_FACTOR))
+    if drift == 0:
+        # (z w_start)^2 / sum w_i^2 with both sides divided by w_start^2 = c^(2j).
+        with np.errstate(over="ignore"):
+            return np.square(z / noise_std) / _geometric_sum(j, -2 * log_c) * np.exp(2 * log_c)
+    in_range = np.abs(j * log_c) <= _LOG_RANGE
+    j = np.where(in_range, j, 1)
+
+    def clock(i: Any) -> Any:
+        return _geometric_sum(i, 2 * log_c) * noise_std**2
+
+    def coming(i: Any) -> Any:
+        return _geometric_sum(i, log_c) * drift
+
+    tau, start = clock(j), np.exp(j * log_c) * z + coming(j)
+    # Largest i < j whose incoming slope, e / (c^(i-1) nu^2), is above the slope from i to the start.
+    tangent = np.zeros(j.shape, dtype=np.int64)
+    high = np.where(log_c > 0, j, 1)
+    while (high - tangent > 1).any():
+        middle = (tangent + high) // 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            outgoing = (start - coming(middle)) / (tau - clock(middle))
+        open_ = high - tangent > 1
+        above = open_ & (drift * np.exp(-(middle - 1) * log_c) / noise_std**2 > outgoing)
+        tangent, high = np.where(above, middle, tangent), np.where(open_ & ~above, middle, high)
+    rest = np.square(start - coming(tangent)) / (tau - clock(tangent))
+    return np.where(in_range, tangent * (drift / noise_std) ** 2 + rest, np.inf)
+
+
+def _geometric_sum(count: Any, log_ratio: Any) -> Any:
+    """``1 + r + ... + r^(count - 1)`` for r = exp(log_ratio), stable around 1."""
+    flat = log_ratio == 0
+    with np.errstate(over="ignore"):
+        return np.where(flat, count, np.expm1(count * log_ratio) / np.where(flat, 1.0, np.expm1(log_ratio)))
 
 
 def _taut_strings(
@@ -150,6 +217,17 @@ def forward_distances(
     array of shape (T + 1,)
     """
     moves = np.full(factors.shape, np.inf) if largest_moves is None else largest_moves
+    if factors.size and all(
+        (series == series[0]).all() for series in (factors, drifts, contributions, moves)
+    ):
+        return _constant_forward_distances(
+            float(factors[0]),
+            float(drifts[0]),
+            float(contributions[0]),
+            float(moves[0]),
+            diameter,
+            factors.size,
+        )
     distances = np.empty(factors.size + 1)
     distances[0] = distance = 0.0
     steps = zip(factors.tolist(), drifts.tolist(), moves.tolist(), contributions.tolist(), strict=True)
@@ -157,3 +235,32 @@ def forward_distances(
         distance = min(diameter, min(factor * distance + drift, distance + move) + contribution)
         distances[t + 1] = distance
     return distances
+
+
+def _constant_forward_distances(
+    factor: float, drift: float, contribution: float, move: float, diameter: float, steps: int
+) -> FloatArray:
+    """The recursion with constants, in closed form: distances grow, so the smaller branch changes at most once."""
+    t = np.arange(steps + 1)
+    branches = ((factor, drift + contribution), (1.0, move + contribution))
+    if drift > move or (drift == move and factor > 1):
+        branches = branches[::-1]
+    (first, first_add), (second, second_add) = branches
+    distances = affine_iterates(first, first_add, 0.0, t)
+    with np.errstate(over="ignore"):
+        changed = second * distances + second_add < first * distances + first_add
+    if changed.any():
+        begin = int(np.argmax(changed))
+        later = affine_iterates(second, second_add, float(distances[begin]), t[: steps + 1 - begin])
+        distances[begin:] = later
+    return np.minimum(distances, diameter)
+
+
+def affine_iterates(factor: float, addend: float, start: ArrayLike, counts: ArrayLike) -> FloatArray:
+    """``z`` after ``counts`` steps of ``z -> factor z + addend`` from ``start``; may be infinite."""
+    log_factor = math.log(max(factor, _SMALLEST_FACTOR))
+    begin = np.asarray(start, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        grown = np.where(begin > 0, begin * np.exp(np.asarray(counts) * log_factor), 0.0)
+        added = addend * _geometric_sum(np.asarray(counts), log_factor) if addend > 0 else 0.0
+        return grown + added

@@ -1,7 +1,7 @@
 """Ground truth for hidden-state bounds: exact laws of one-dimensional projected chains, by quadrature.
 
-A state on [-D/2, D/2] is a density on Gauss-Legendre nodes and two atoms at the walls, where the projection puts mass.
-One step maps a point x to the mixture of normal laws around given means, projected.
+A state on [-D/2, D/2] is a density on Gauss-Legendre nodes and two atoms at the walls, where the projection
+puts mass. One step maps a point x to the mixture of normal laws around given means, projected.
 """
 
 from collections.abc import Callable, Sequence

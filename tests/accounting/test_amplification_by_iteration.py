@@ -1,4 +1,4 @@
-"""Amplification by iteration against exact one-dimensional chains, published vectors and its own guarantees."""
+"""Amplification by iteration against exact one-dimensional chains and reference values."""
 
 import json
 import math

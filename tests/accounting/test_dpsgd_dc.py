@@ -1,4 +1,4 @@
-"""From training settings to the hidden-state event: constants checked against simulated rounds and binomials."""
+"""From training settings to the hidden-state event: constants against simulated rounds and binomials."""
 
 import math
 
@@ -89,7 +89,8 @@ def test_one_round_never_moves_two_models_apart_by_more_than_the_constants(step)
 
 
 def test_convex_losses_need_twice_the_drift_under_truncation():
-    # Convex, unclipped, one coordinate: the exact step is non-expansive, truncation errors of opposite sign add up.
+    # Convex, unclipped, one coordinate: the exact step is non-expansive, truncation errors of opposite sign
+    # add up.
     eta, step = 2.0, 1.0
     event = dpsgd_dc_event(
         **{**SETTINGS, "learning_rate": eta, "smoothness": 1.0, "clipping_norm": 100.0, "cohort": 1},

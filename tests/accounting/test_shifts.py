@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from fedpriv.accounting.shifts import forward_distances, least_shift_energies
+from fedpriv.accounting.shifts import constant_shift_energies, forward_distances, least_shift_energies
 
 
 def _planned_distances(shifts, factors, drifts, start):
@@ -56,7 +56,8 @@ def test_closed_form_without_drift():
 
 
 def test_the_straight_line_is_infeasible_when_a_planned_distance_would_be_negative():
-    # z = 0, c = 1.2, a drift of 0.1: Cauchy-Schwarz asks for large shifts first, where there is nothing to shift.
+    # z = 0, c = 1.2, a drift of 0.1: Cauchy-Schwarz asks for large shifts first, when there is nothing to
+    # shift.
     c, e, j = 1.2, 0.1, 6
     weights = c ** np.arange(j - 1, -1, -1)
     total = e * weights.sum()
@@ -108,3 +109,27 @@ def test_forward_distances_bound_coupled_runs():
     free = forward_distances(factors, drifts, contributions, np.inf)
     assert (free >= bound).all() and free[-1] > 3.0
     assert (forward_distances(factors, drifts, contributions, np.inf, moves) <= free).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_constant_coefficients_agree_with_the_general_recursions(seed):
+    rng = np.random.default_rng(seed)
+    size, c = int(rng.integers(1, 60)), float(rng.choice([0.5, 0.9, 1.0, 1.01, 1.3]))
+    drift, contribution, move = rng.choice([0.0, 1e-3, 0.2], 3)
+    move = float(rng.choice([move, np.inf]))
+    series = [np.full(size, v) for v in (c, drift, contribution, move)]
+    closed = forward_distances(*series[:3], 5.0, series[3])
+    z, expected = 0.0, [0.0]
+    for _ in range(size):
+        z = min(5.0, min(c * z + drift, z + move) + contribution)
+        expected.append(z)
+    np.testing.assert_allclose(closed, expected, rtol=1e-11, atol=1e-15)
+    distances, stds = rng.uniform(0, 1, size) * rng.choice([0.0, 0.01, 1.0]), np.full(size, 0.7)
+    constant = least_shift_energies(series[0], series[1], stds, distances)
+    barely_varying = series[0] * (1 + 1e-15 * (np.arange(size) % 2))
+    general = least_shift_energies(barely_varying, series[1], stds, distances)
+    np.testing.assert_allclose(constant, general, rtol=1e-9, atol=1e-15)
+    j = np.arange(1, size + 1)
+    np.testing.assert_allclose(
+        constant_shift_energies(c, drift, 0.7, j, distances), general, rtol=1e-9, atol=1e-15
+    )
