@@ -47,15 +47,12 @@ def plan(
 
 def forecast(settings: Any) -> dict[str, Any]:
     """The forecast as plain data: views, stages with noise against signal and hypotheses, warnings."""
-    from fedpriv.mechanisms import ArrayLayout
-    from fedpriv.stages.planning import make_plans
+    from fedpriv.stages.planning import plans_of
     from fedpriv.stages.run import initial_model
     from fedpriv.tasks import get_task
 
     run = settings.run
-    initial = initial_model(settings, get_task(run.task))
-    length = ArrayLayout.of({name: array.numpy() for name, array in initial.items()}).size
-    plans = make_plans(settings, length)
+    plans = plans_of(settings, initial_model(settings, get_task(run.task)))
     delta = run.resolved_delta
     warnings = plans.warnings()
     if delta >= 1.0 / run.num_clients:
@@ -81,7 +78,11 @@ def forecast(settings: Any) -> dict[str, Any]:
                 "releases": stage.releases,
                 "forecast": dict(stage.forecast().lines),
                 "hypotheses": [
-                    {"name": h.name, "status": h.status, "detail": h.detail} for h in stage.hypotheses()
+                    {"name": h.name, "status": h.status, "detail": h.detail}
+                    for h in [
+                        *stage.hypotheses(),
+                        *(plans.hidden.hypotheses if plans.hidden and name == "train" else ()),
+                    ]
                 ],
             }
             for name, stage in plans.named().items()

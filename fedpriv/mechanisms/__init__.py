@@ -6,7 +6,7 @@ Nothing here talks to Flower and nothing here needs torch: every function takes 
 from fedpriv.mechanisms.ballots import Ballot
 from fedpriv.mechanisms.clipping import ClippedUpdate, clip_to_norm
 from fedpriv.mechanisms.grid import GridCodec
-from fedpriv.mechanisms.noise import NoiseShares, SecureSource, SeededSource, rounded_gaussian
+from fedpriv.mechanisms.noise import NoiseShares, SecureSource, SeededSource, gaussian, rounded_gaussian
 from fedpriv.mechanisms.projection import Ball
 from fedpriv.mechanisms.sampling import (
     FixedSizeCohort,
@@ -33,5 +33,6 @@ __all__ = [
     "SelfSampling",
     "check_private_arrays",
     "clip_to_norm",
+    "gaussian",
     "rounded_gaussian",
 ]

@@ -21,7 +21,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy.special import ndtri
 
-from fedpriv.accounting.validators import InvalidArgument, check_positive
+from fedpriv.accounting.validators import InvalidArgument, check_non_negative, check_positive
 
 #: Smallest share, in grid steps: sums of rounded Gaussians of this scale are Gaussian up to 1e-300.
 MIN_SHARE_UNITS = 16.0
@@ -160,6 +160,32 @@ def _draw_chunk(scale: float, words: np.ndarray, source: RandomSource) -> np.nda
     for index in np.flatnonzero(distance <= tolerance):
         draws[index] = _exact_draw(scale, int(words[index]), source)
     return draws
+
+
+def gaussian(std: float, size: int, source: RandomSource | None = None) -> np.ndarray:
+    """Draw continuous Gaussian noise in float64, for the release view's hidden-state bound only.
+
+    It is added to a model that was already released to server and participants; their guarantees rest on the
+    integer noise of the sum, never on this.
+
+    Parameters
+    ----------
+    std : float
+        Standard deviation, >= 0.
+    size : int
+        Number of draws.
+    source : RandomSource, optional
+        A fresh :class:`SecureSource` by default.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (size,), float64.
+    """
+    check_non_negative(std=std)
+    words = (SecureSource() if source is None else source).words(size)
+    tail = ((words & np.uint64(2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-64
+    return std * np.where(words >> np.uint64(63), ndtri(tail), -ndtri(tail))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from fedpriv.plans.base import Forecast, Hypothesis, Plan
 from fedpriv.plans.calibrate import CalibratedPlans, calibrate_plans
 from fedpriv.plans.dpsgd_dc import DpsgdDcPlan
 from fedpriv.plans.evaluation import EvaluationPlan
+from fedpriv.plans.hidden_state import HiddenState, TrainingFacts, hidden_state
 from fedpriv.plans.noise import NoiseModel
 from fedpriv.plans.vote import VotePlan
 
@@ -16,9 +17,12 @@ __all__ = [
     "DpsgdDcPlan",
     "EvaluationPlan",
     "Forecast",
+    "HiddenState",
     "Hypothesis",
     "NoiseModel",
     "Plan",
+    "TrainingFacts",
     "VotePlan",
     "calibrate_plans",
+    "hidden_state",
 ]

@@ -36,6 +36,18 @@ class TrainSettings(SettingsModel):
         10.0, ge=0, description="Radius of the ball that keeps the model; 0: no projection."
     )
     center: Literal["origin", "initial"] = Field("origin", description="Centre of the ball.")
+    release_noise: float = Field(
+        0.0,
+        ge=0,
+        description="Standard deviation per coordinate of continuous noise that the server adds to the model in every "
+        "round, for the release view's hidden-state bound; 0: none, and that view is charged by composition.",
+    )
+    assume_smoothness: float = Field(
+        0.0,
+        ge=0,
+        description="Smoothness of the clients' loss that you vouch for where none is proved; the release view's bound "
+        "is then labelled conditional. 0: only what is proved.",
+    )
     idle_work: Literal["train", "skip"] = Field(
         "train",
         description="sampling = self: what a client does when its coin says no; skip is faster, but the time "

@@ -80,7 +80,9 @@ class RunFolder:
             "names": list(state.arrays),
             "reports": [report.model_dump(mode="json") for report in state.reports],
         }
-        values: dict[str, Any] = {f"model:{index}": array.numpy() for index, array in enumerate(state.arrays.values())}
+        values: dict[str, Any] = {
+            f"model:{index}": array.numpy() for index, array in enumerate(state.arrays.values())
+        }
         values |= {f"optimizer:{name}": value for name, value in state.optimizer.items()}
         buffer = io.BytesIO()
         np.savez(buffer, position=np.frombuffer(json.dumps(position).encode(), dtype=np.uint8), **values)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from flwr.app import ArrayRecord
 
 from fedpriv.accounting.accountant import Accountant, Epsilon
-from fedpriv.accounting.events import NonPrivate
+from fedpriv.accounting.events import NonPrivate, PrivacyEvent
 from fedpriv.accounting.vocabulary import VIEWS, View
 from fedpriv.mechanisms import (
+    ArrayLayout,
     Ballot,
     FixedSizeCohort,
     FullParticipation,
@@ -16,7 +19,15 @@ from fedpriv.mechanisms import (
     Sampler,
     SelfSampling,
 )
-from fedpriv.plans import DpsgdDcPlan, EvaluationPlan, Plan, VotePlan, calibrate_plans
+from fedpriv.plans import (
+    DpsgdDcPlan,
+    EvaluationPlan,
+    HiddenState,
+    Plan,
+    VotePlan,
+    calibrate_plans,
+    hidden_state,
+)
 from fedpriv.plans.calibrate import plan_events
 from fedpriv.settings import Settings
 
@@ -33,11 +44,14 @@ class RunPlans:
         Training.
     evaluation : EvaluationPlan or None
         Private evaluation.
+    hidden : HiddenState or None
+        Release view of the training as a whole, when its hyperparameters are known before the run (no vote).
     """
 
     vote: VotePlan | None
     train: DpsgdDcPlan | None
     evaluation: EvaluationPlan | None
+    hidden: HiddenState | None = None
 
     def named(self) -> dict[str, Plan]:
         """Stage name -> plan, in the order in which they run."""
@@ -50,11 +64,17 @@ class RunPlans:
         adjacency = next(iter(plans)).adjacency
         accountant = Accountant(adjacency)
         for plan in plans:
-            for event, count in plan_events(plan, view):
+            for event, count in self._events(plan, view):
                 if isinstance(event, NonPrivate):
                     return Epsilon(math.inf, delta, "none", notes=(f"no guarantee: {event.reason}",))
                 accountant.compose(event, count)
         return accountant.epsilon(delta, use_pld=use_pld)
+
+    def _events(self, plan: Plan, view: View) -> list[tuple[PrivacyEvent, int]]:
+        hidden = self.hidden
+        if view == "release" and plan is self.train and hidden is not None and not hidden.conditional:
+            return [(hidden.event, 1)] if hidden.event is not None else plan_events(plan, view)
+        return plan_events(plan, view)
 
     def epsilons(self, delta: float) -> dict[View, Epsilon]:
         """Composed epsilon per view."""
@@ -86,6 +106,21 @@ def resolve_min_survivors(configured: int, asked: int, poisson_cohort: bool) -> 
         return configured
     usual = asked - 2.0 * math.sqrt(asked) if poisson_cohort else float(asked)
     return max(min(3, asked), math.ceil(0.9 * usual))
+
+
+def plans_of(settings: Settings, initial: ArrayRecord) -> RunPlans:
+    """Plans of a run over a model, with the release view's hidden-state bound where it is known beforehand.
+
+    The noise is solved under composition in every view; the hidden state can only lower what is reported.
+    """
+    from fedpriv.stages.facts import training_facts
+
+    length = ArrayLayout.of({name: array.numpy() for name, array in initial.items()}).size
+    plans = make_plans(settings, length)
+    if plans.train is None or plans.vote is not None:
+        return plans
+    facts = training_facts(settings, initial)
+    return replace(plans, hidden=hidden_state(plans.train, facts, settings.run.resolved_delta))
 
 
 def make_plans(settings: Settings, length: int) -> RunPlans:

@@ -27,6 +27,7 @@ from fedpriv.reporting import (
     write_report,
 )
 from fedpriv.stages.base import Run, RunState, report_hypotheses
+from fedpriv.stages.federation import is_simulation
 from fedpriv.strategies import NoisedSum
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def write_run_report(run: Run, task: Task, state: RunState, evaluation: NoisedSu
             runs=list(run.ledger.runs),
             notes=list(run.ledger.notes),
         ),
-        partition_figure=_partition_figure(run, task),
+        # in a deployment nobody knows the split, and it would be the silos' secret
+        partition_figure=_partition_figure(run, task) if is_simulation(run.grid) else None,
         model_file=run.folder.model.name,
         load_example=_load_example(configured.task, configured.model or task.default_model, configured.seed),
         created=datetime.now(UTC).isoformat(timespec="seconds"),

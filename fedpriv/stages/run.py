@@ -15,13 +15,12 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedpriv.ledger import Budget, Ledger
-from fedpriv.mechanisms import ArrayLayout
 from fedpriv.reporting import Progress
 from fedpriv.settings import Settings, SettingsError, resolve_settings
 from fedpriv.stages.base import Run, RunState
 from fedpriv.stages.federation import wait_for_clients
 from fedpriv.stages.folder import RunFolder
-from fedpriv.stages.planning import RunPlans, make_plans
+from fedpriv.stages.planning import RunPlans, plans_of
 from fedpriv.stages.registry import stage_class
 from fedpriv.strategies import NoisedSum
 from fedpriv.tasks import get_task
@@ -76,8 +75,7 @@ def execute_run(grid: Grid, run_config: Mapping[str, Any], progress: Progress | 
 
     task = get_task(settings.run.task)
     initial = initial_model(settings, task)
-    length = ArrayLayout.of({name: array.numpy() for name, array in initial.items()}).size
-    plans = make_plans(settings, length)
+    plans = plans_of(settings, initial)
     settings, folder, state = _open_folder(settings)
     stages = [stage_class(name)() for name in settings.run.stage_names]
     with _open_ledger(settings, folder) as ledger:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from flwr.app import ConfigRecord
 
+from fedpriv.accounting.accountant import Accountant
 from fedpriv.ledger import BudgetExceeded
 from fedpriv.mechanisms import ArrayLayout, Ball
-from fedpriv.plans import DpsgdDcPlan
-from fedpriv.reporting import RoundRecord, StageReport
+from fedpriv.plans import DpsgdDcPlan, HiddenState, hidden_state
+from fedpriv.reporting import Hypothesis, RoundRecord, StageReport
 from fedpriv.settings import Settings, SettingsError
 from fedpriv.stages.base import Run, RunState, Stage, report_hypotheses
-from fedpriv.strategies import DpsgdDc, RoundOutcome, ServerAdam, ServerOptimizer, ServerSgd
+from fedpriv.stages.facts import make_optimizer, training_facts
+from fedpriv.strategies import DpsgdDc, RoundOutcome
 
 
 def client_config(settings: Settings) -> ConfigRecord:
@@ -28,14 +31,6 @@ def client_config(settings: Settings) -> ConfigRecord:
     )
 
 
-def make_optimizer(settings: Settings) -> ServerOptimizer:
-    """The server's optimizer."""
-    train = settings.train
-    if train.server_optimizer == "adam":
-        return ServerAdam(train.server_learning_rate)
-    return ServerSgd(train.server_learning_rate, train.server_momentum)
-
-
 class TrainStage(Stage):
     """Train until the rounds or the budget are used up."""
 
@@ -49,6 +44,13 @@ class TrainStage(Stage):
         settings = run.settings.with_candidate(state.candidate)
         plan = run.plans.train.with_clipping_norm(settings.train.clip_norm)
         strategy = self._strategy(run, settings, plan, state)
+        hidden = hidden_state(
+            plan, training_facts(settings, run.initial_arrays), run.settings.run.resolved_delta
+        )
+        if hidden.event is not None and not hidden.conditional:
+            run.ledger.register_stage(
+                self.name, round_event=plan.events()["release"], events_by_rounds=hidden.event.to_json()
+            )
         report = self._resumed(state) or StageReport(name=self.name, kind=self.kind)
         started = time.monotonic()
         survivors: list[int] = []
@@ -72,7 +74,10 @@ class TrainStage(Stage):
                 run.progress.warn(state.stopped)
                 break
         report.table = self._table(settings, plan, report)
-        report.hypotheses = report_hypotheses(plan)
+        report.hypotheses = report_hypotheses(plan) + [
+            Hypothesis(name=h.name, status=h.status, detail=h.detail) for h in hidden.hypotheses
+        ]
+        self._conditional(run, hidden, report)
         report.seconds += time.monotonic() - started
         report.bytes_up += strategy.sums.bytes_up
         report.bytes_down += strategy.sums.bytes_down
@@ -95,10 +100,20 @@ class TrainStage(Stage):
             run.sums(),
             optimizer=optimizer,
             ball=ball,
+            release_noise=train.release_noise,
             cosine=train.schedule == "cosine",
             seed=run.noise_seed,
             stage=self.name,
         )
+
+    def _conditional(self, run: Run, hidden: HiddenState, report: StageReport) -> None:
+        """Put a bound that rests on a vouched smoothness into the stage's table, never into the claim."""
+        if hidden.event is None or not hidden.conditional:
+            return
+        released = sum(record.released for record in report.rounds)
+        accountant = Accountant(run.settings.run.adjacency).compose(replace(hidden.event, rounds=released))
+        found = accountant.epsilon(run.settings.run.resolved_delta)
+        report.table["release epsilon of this stage IF the assumed smoothness holds"] = found.epsilon
 
     def _resumed(self, state: RunState) -> StageReport | None:
         return next((report for report in state.reports if report.name == self.name), None)
@@ -176,6 +191,7 @@ class TrainStage(Stage):
             "noise shares realised": f"{min(shares)} to {max(shares)}" if shares else "none",
             "local training": local + f"batch {batch}",
             "server optimizer": optimizer,
+            "release noise (std per coordinate)": train.release_noise,
             "projection": f"ball of radius {train.radius:g} around the {train.center}"
             if train.radius
             else "none",

@@ -11,9 +11,18 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 
 from fedpriv import wire
-from fedpriv.accounting.validators import InvalidArgument
+from fedpriv.accounting.validators import InvalidArgument, check_non_negative
 from fedpriv.ledger import BudgetExceeded
-from fedpriv.mechanisms import ArrayLayout, Ball, FixedSizeCohort, PoissonCohort, SelfSampling
+from fedpriv.mechanisms import (
+    ArrayLayout,
+    Ball,
+    FixedSizeCohort,
+    PoissonCohort,
+    SecureSource,
+    SeededSource,
+    SelfSampling,
+    gaussian,
+)
 from fedpriv.plans import DpsgdDcPlan
 from fedpriv.secure_sum import SecureSumAborted
 from fedpriv.strategies.base import SumStrategy
@@ -65,6 +74,9 @@ class DpsgdDc(SumStrategy):
         Step on the noisy mean; plain subtraction by default.
     ball : Ball, optional
         Projection of the model after the step.
+    release_noise : float
+        Standard deviation per coordinate of continuous noise added to the model before the projection, for the
+        release view's hidden-state bound.
     cosine : bool
         Decay the server's learning rate over the planned rounds.
     seed : int or None
@@ -86,6 +98,7 @@ class DpsgdDc(SumStrategy):
         *,
         optimizer: ServerOptimizer | None = None,
         ball: Ball | None = None,
+        release_noise: float = 0.0,
         cosine: bool = False,
         seed: int | None = None,
         stage: str = "train",
@@ -98,6 +111,8 @@ class DpsgdDc(SumStrategy):
         self.plan, self.sums, self.ball, self.cosine, self.seed = plan, sums, ball, cosine, seed
         self.optimizer = ServerSgd() if optimizer is None else optimizer
         self.stage = stage
+        check_non_negative(release_noise=release_noise)
+        self.release_noise = release_noise
         self.stopped: str | None = None
 
     def train_round(
@@ -180,6 +195,10 @@ class DpsgdDc(SumStrategy):
         mean = plan.codec.decode(result.total) / plan.divisor
         factor = cosine_factor(server_round, plan.rounds) if self.cosine else 1.0
         model = layout.flatten(current) - self.optimizer.step(mean, factor)
+        if self.release_noise > 0:
+            secret = self.seed is None
+            source = SecureSource() if secret else SeededSource(str(self.seed), "release", server_round)
+            model = model + gaussian(self.release_noise, model.size, source)
         if self.ball is not None:
             model = self.ball.project(model)
         released = {name: Array(value) for name, value in layout.unflatten(model).items()}

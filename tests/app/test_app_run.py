@@ -176,3 +176,23 @@ def test_rounds_in_the_report_match_the_ledger(run_app: Any) -> None:
     epsilons = [line["epsilon"]["server"] for line in lines]
     assert epsilons == sorted(epsilons)
     assert epsilons[-1] == pytest.approx(read_report(folder).views["server"].epsilon)
+
+
+def test_the_release_view_gets_its_hidden_state_bound_when_everything_holds(run_app: Any) -> None:
+    config = {
+        "stages": "train",
+        "train.rounds": 60,
+        "train.learning-rate": 0.01,
+        "train.local-steps": 1,
+        "train.clip-norm": 0.1,
+        "train.radius": 0.2,
+        "train.release-noise": 0.3,
+        "evaluate-every": 60,
+        "secure-sum": "simulated",
+    }
+    report = read_report(run_app(config))
+    assert report.views["release"].epsilon < 0.6 * report.views["server"].epsilon
+    published = read_report(run_app(config | {"evaluate-every": 1, "name": "published"}))
+    assert published.views["release"].epsilon == published.views["server"].epsilon
+    failed = [h.name for h in published.stages[0].hypotheses if h.status == "fails"]
+    assert failed == ["release view: nothing computed from an earlier iterate is published"]
