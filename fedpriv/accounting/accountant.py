@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedpriv.accounting.composition import ComposedLoss, compose_losses
+from fedpriv.accounting.composition import ComposedLoss, best_gaussian, compose_losses
 from fedpriv.accounting.curves import (
     DEFAULT_ORDERS,
     ConvertedEpsilon,
@@ -210,6 +210,10 @@ class Accountant:
                 named = dict.fromkeys(e.loss_bound for e in self._events if e.loss_bound in winners)
                 bound = "+".join(filter(None, named)) or loss.name
         epsilon = rdp_epsilon if pld_epsilon is None else min(pld_epsilon, rdp_epsilon)
+        sharper = best_gaussian(self._events, delta, self._share(delta)) if use_pld else None
+        if sharper is not None and sharper[1] and sharper[0] < epsilon:
+            epsilon = pld_epsilon = sharper[0]
+            bound = "+".join(dict.fromkeys(sharper[1]))
         if math.isinf(epsilon) or not any(event.gaussian_equivalent() != 0 for event in self._events):
             bound = "none"
         return Epsilon(epsilon, delta, bound, converted.order, rdp_epsilon, pld_epsilon, tuple(notes))
@@ -326,12 +330,14 @@ class Accountant:
         return best
 
     def _bounds_of(self, event: PrivacyEvent, delta: float) -> dict[str, DirectionalCurves]:
-        users = sum(count for other, count in self._events.items() if other.uses_delta)
-        share = delta / max(1, users)
-        key = (event, share)
+        key = (event, self._share(delta))
         if key not in self._bounds:
-            self._bounds[key] = event.bounds(self._orders, share)
+            self._bounds[key] = event.bounds(self._orders, key[1])
         return self._bounds[key]
+
+    def _share(self, delta: float) -> float:
+        """The part of delta that one of the events that use it may spend."""
+        return delta / max(1, sum(count for event, count in self._events.items() if event.uses_delta))
 
     def _convert_arrays(
         self, remove: FloatArray, add: FloatArray, symmetric: bool, delta: float

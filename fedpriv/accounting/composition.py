@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FFT_ERROR_PER_COMPOSITION = np.finfo(np.float64).eps
 """About ten times the largest error observed against the analytic Gaussian (2e-17 per composition)."""
 _LARGEST_GRID = 2_000_000
+_MOST_CHOICES = 256
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,43 @@ def compose_losses(events: Mapping[PrivacyEvent, int]) -> ComposedLoss | None:
         composed = distribution if composed is None else composed.compose(distribution)
     slack = _FFT_ERROR_PER_COMPOSITION * (sum(parts.values()) + 16 * len(parts))
     return ComposedLoss(shift_squared, composed, slack)
+
+
+def best_gaussian(
+    events: Mapping[PrivacyEvent, int], delta: float, share: float
+) -> tuple[float, tuple[str, ...]] | None:
+    """Exact epsilon of the best choice among the events' Gaussian bounds with failure mass.
+
+    Parameters
+    ----------
+    events : mapping of event to count
+        What was released.
+    delta : float
+        The target; failure masses are taken off it.
+    share : float
+        The part of delta that one event may spend.
+
+    Returns
+    -------
+    (float, tuple of str) or None
+        Epsilon and the names of the bounds in use; None when an event has no Gaussian bound.
+    """
+    states: dict[tuple[str, ...], tuple[float, float]] = {(): (0.0, 0.0)}
+    for event, count in events.items():
+        bounds = event.gaussian_bounds(share)
+        states = {
+            (*names, *([name] if name else [])): (shift + count * more, mass + count * failing)
+            for names, (shift, mass) in states.items()
+            for name, (more, failing) in bounds.items()
+        }
+        if not 0 < len(states) <= _MOST_CHOICES:
+            return None
+    found = [
+        (gaussian_epsilon(0.0 if math.isinf(shift) else shift**-0.5, delta - mass) if shift else 0.0, names)
+        for names, (shift, mass) in states.items()
+        if mass == 0 or mass < delta
+    ]
+    return min(found, default=None)
 
 
 def _discretization(parts: Mapping[PrivacyEvent, int]) -> float:

@@ -91,6 +91,17 @@ class PrivacyEvent(ABC):
         """
         return None
 
+    def gaussian_bounds(self, delta: float) -> dict[str, tuple[float, float]]:
+        """Bounds by name that are Gaussians up to a failure mass: name -> (``1 / z^2``, failure mass).
+
+        The event's outcome is within total variation ``failure mass`` of a law that a Gaussian pair
+        dominates for every epsilon (not only in Rényi divergence), in both directions. Optimised at
+        ``delta``, the part that the event may spend. By default the `gaussian_equivalent`, unnamed and
+        without a mass.
+        """
+        equivalent = self.gaussian_equivalent()
+        return {} if equivalent is None else {"": (equivalent, 0.0)}
+
     def to_json(self) -> dict[str, Any]:
         """JSON object with the kind and the fields; `event_from_json` reads it back."""
         return {"kind": self.kind, **asdict(self)}

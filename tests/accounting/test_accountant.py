@@ -152,6 +152,26 @@ def test_an_event_may_name_the_bound_behind_its_loss():
     assert same.bound == "analytic"
 
 
+def test_gaussian_bounds_with_a_failure_mass_are_converted_exactly():
+    @dataclass(frozen=True)
+    class Exact(TwoBounds):
+        kind = "test_exact"
+
+        def gaussian_bounds(self, delta):
+            return {"": (9 / self.noise_multiplier**2, 0.0), "hidden": (self.noise_multiplier**-2, delta / 2)}
+
+    result = Accountant("add_or_remove").compose(Exact(3.0)).compose(Gaussian(4.0)).epsilon(1e-5)
+    exact = gaussian_epsilon((1 / 9 + 1 / 16) ** -0.5, 5e-6)
+    assert result.epsilon == result.pld_epsilon == pytest.approx(exact)
+    assert result.bound == "hidden"
+    assert result.epsilon < result.rdp_epsilon
+    # Two of them share delta; with a sampled round there is no exact answer.
+    twice = Accountant("add_or_remove").compose(Exact(3.0), 2).epsilon(1e-5)
+    assert twice.epsilon == pytest.approx(gaussian_epsilon(3 / math.sqrt(2), 5e-6))
+    mixed = Accountant("add_or_remove").compose(Exact(3.0)).compose(PoissonGaussian(0.1, 2.0)).epsilon(1e-5)
+    assert (mixed.pld_epsilon, mixed.bound) == (None, "hidden")
+
+
 def test_failure_masses_share_delta():
     accountant = Accountant("add_or_remove").compose(TwoBounds(3.0), 2).compose(TwoBounds(4.0))
     accountant.compose(Gaussian(2.0))
