@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli import data, ledger, plan, run, settings
+from fedpriv.cli import calibrate, curve, data, eps, ledger, plan, run, settings
+from fedpriv.cli.epsilon_output import OneLineErrors
 
 app = typer.Typer(
     name="fedpriv",
@@ -36,5 +37,8 @@ def main(
 app.command()(run.run)
 app.command()(plan.plan)
 app.command()(settings.settings)
+app.add_typer(eps.app, name="eps")
+app.add_typer(calibrate.app, name="calibrate")
+app.command(cls=OneLineErrors)(curve.curve)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(data.app, name="data")
