@@ -228,7 +228,9 @@ def test_certificates_hold_under_strict_verification(tmp_path: Path) -> None:
     command = ["sh", str(FOLDER / "prepare.sh"), str(tmp_path)]
     subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
     secrets = tmp_path / "secrets"
-    pairs = [("ca.crt", "superlink", ("superlink", "localhost", "fl.example.org"))]
+    pairs: list[tuple[str, str, tuple[str, ...]]] = [
+        ("ca.crt", "superlink", ("superlink", "localhost", "fl.example.org"))
+    ]
     pairs += [(f"silo-{silo}.pem", f"silo-{silo}", ("supernode", "localhost")) for silo in SILOS]
     for trusted, name, hosts in pairs:
         for host in hosts:
