@@ -12,12 +12,11 @@ import typer
 
 
 def _run_config(folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
+    from fedpriv.cli.run import flat_config
+
     project = folder / "pyproject.toml"
     tables = tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"] if project.exists() else {}
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
-    return flat | overrides
+    return flat_config(tables) | overrides
 
 
 def plan(
@@ -33,11 +32,11 @@ def plan(
     Example: fedpriv plan . -c 'num-clients=3 target-epsilon=4.0'
     """
     from fedpriv.accounting.validators import InvalidArgument
-    from fedpriv.cli.run import _overrides
+    from fedpriv.cli.run import read_overrides
     from fedpriv.settings import SettingsError, resolve_settings
 
     try:
-        settings = resolve_settings(_run_config(app_folder, _overrides(config or [])))
+        settings = resolve_settings(_run_config(app_folder, read_overrides(config)))
         found = forecast(settings)
     except (SettingsError, InvalidArgument, ValueError) as error:
         typer.echo(f"fedpriv plan: {error}", err=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -18,27 +18,53 @@ from fedpriv.cli.processes import LocalSuperLink
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def _overrides(texts: list[str]) -> dict[str, Any]:
-    """Values given with -c, as Flower reads them (TOML)."""
-    found: dict[str, Any] = {}
-    for text in texts:
-        for item in shlex.split(text, posix=False):
-            key, sign, value = item.partition("=")
-            if not sign:
-                raise typer.BadParameter(f"{item!r}: should be key=value", param_hint="-c")
-            try:
-                found[key] = tomllib.loads(f"value = {value.strip(chr(39))}")["value"]
-            except tomllib.TOMLDecodeError:
-                found[key] = value.strip("'")
-    return found
+def read_overrides(texts: list[str] | None) -> dict[str, Any]:
+    """Values given with -c, read as Flower reads them: 'key=value ...' with TOML values, or one .toml file.
+
+    Raises
+    ------
+    typer.BadParameter
+        Naming what could not be read.
+    """
+    import click
+    from flwr.common.config import parse_config_args
+
+    pairs = [item for text in texts or [] for item in [text] if item]
+    try:
+        values = parse_config_args(pairs)
+    except (click.ClickException, ValueError, OSError) as error:
+        raise typer.BadParameter(str(error), param_hint="-c") from None
+    if pairs and not values:
+        raise typer.BadParameter(f"{pairs}: should be 'key=value ...' or a .toml file", param_hint="-c")
+    return values
+
+
+def flat_config(tables: dict[str, Any]) -> dict[str, Any]:
+    """Nested run-config tables as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def _check_settings(defaults: dict[str, Any], values: dict[str, Any]) -> None:
+    """Refuse a bad value before anything is started, when the app is configured by fedpriv's own keys."""
+    from fedpriv.settings import SettingsError, resolve_settings
+    from fedpriv.settings.resolve import known_keys
+
+    if not set(flat_config(defaults)) <= set(known_keys()):
+        return
+    try:
+        resolve_settings(flat_config(defaults) | values)
+    except SettingsError as error:
+        typer.echo(f"fedpriv run: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(value)
+    return json.dumps(value) if isinstance(value, str) else str(value)
 
 
 def run(
@@ -67,7 +93,8 @@ def run(
         )
         raise typer.Exit(2)
     defaults = tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"]
-    values = _overrides(config or [])
+    values = read_overrides(config)
+    _check_settings(defaults, values)
     clients = values.get("num-clients", defaults.get("num-clients", 10))
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
         typer.echo(f"fedpriv run: num-clients = {clients!r}: should be an integer >= 1", err=True)
@@ -82,7 +109,9 @@ def run(
     with LocalSuperLink() as superlink:
         command = superlink.flwr("run", str(app_folder), "local", "--stream", "--federation-config")
         command += [f"num-supernodes={clients} client-resources-num-cpus={cpus}"]
-        command += ["--run-config", " ".join(f"{key}={_toml(value)}" for key, value in values.items())]
+        chosen = superlink.home / "chosen.toml"  # a file: values may hold any quotes
+        chosen.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in values.items()))
+        command += ["--run-config", str(chosen)]
         _stream(command, superlink, quiet)
         status = superlink.last_run()
         finished = status.get("status") == "finished:completed"
