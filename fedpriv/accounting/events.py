@@ -9,7 +9,7 @@ Other families (hidden state, random allocation, ...) define their events in the
 `register_event`; `event_from_json` imports those modules when it meets their kind.
 """
 
-import importlib.util
+import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -147,8 +147,7 @@ def event_from_json(data: Mapping[str, Any]) -> PrivacyEvent:
     for module in _MODULES:
         if kind in _REGISTRY:
             break
-        if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
+        importlib.import_module(module)
     cls = _REGISTRY.get(str(kind))
     if cls is None:
         raise InvalidArgument(f"kind must be one of {', '.join(sorted(_REGISTRY))}, got {kind!r}")

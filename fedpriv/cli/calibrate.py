@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ from fedpriv.cli.eps import (
     LossSmoothnessOption,
     MatrixOption,
     NumClientsOption,
+    PacRoundsOption,
     PerturbationOption,
     PopulationOption,
     RadiusOption,
@@ -65,6 +67,9 @@ app = typer.Typer(
     help="The smallest noise with which a mechanism meets a target epsilon in one view.", no_args_is_help=True
 )
 
+TargetSuccessOption = Annotated[
+    float | None, typer.Option("--target-success", help="Success of membership guesses, in (0.5, 1].")
+]
 TargetOption = Annotated[float, typer.Option("--target-epsilon", help="Epsilon to meet, > 0.")]
 TargetViewOption = Annotated[
     str, typer.Option("--view", help="View that must meet it: server, participants or release.")
@@ -284,3 +289,25 @@ def allocation(
         view,
         as_json,
     )
+
+
+@app.command(cls=OneLineErrors)
+def pac(
+    ctx: typer.Context,
+    target_success: TargetSuccessOption = None,
+    target_epsilon: Annotated[
+        float | None,
+        typer.Option("--target-epsilon", help="Pure DP epsilon > 0 with the same bound on that success."),
+    ] = None,
+    rounds: PacRoundsOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Mutual information of a silo that bounds membership guesses. It is not differential privacy.
+
+    Example: fedpriv calibrate pac --target-epsilon 1 --rounds 100
+    """
+    from fedpriv.cli.pac_output import information_for, pac_summary, pac_text
+
+    with one_line_errors(ctx):
+        data = pac_summary(information_for(target_success, target_epsilon), rounds)
+    typer.echo(json.dumps(data, indent=2) if as_json else pac_text(data))

@@ -151,10 +151,8 @@ def parse_mechanism(text: str) -> Any:
             f"mechanisms must be words as `fedpriv eps` takes them ({error}), got {text!r}"
         ) from error
     name, *flags = words_of or [""]
-    if name not in command.commands:
-        raise InvalidArgument(
-            f"mechanisms must start with one of {', '.join(command.commands)}, got {text!r}"
-        )
+    if name not in eps.BUILDERS:
+        raise InvalidArgument(f"mechanisms must start with one of {', '.join(eps.BUILDERS)}, got {text!r}")
     sub = command.commands[name]
     try:
         context = sub.make_context(name, flags)

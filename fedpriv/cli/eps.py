@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -132,6 +133,9 @@ BinsOption = Annotated[int, typer.Option("--bins", help="Rounds per epoch, of wh
 EpochsOption = Annotated[int, typer.Option("--epochs", help="Epochs, >= 1.")]
 FixedOption = Annotated[
     bool, typer.Option("--fixed/--redraw", help="Keep the bin over all epochs, or draw it again each epoch.")
+]
+PacRoundsOption = Annotated[
+    int, typer.Option("--rounds", help="Rounds that share the information equally, >= 1.")
 ]
 MatrixOption = Annotated[str, typer.Option("--matrix", help="identity, bsr, bisr, bandmf or blt.")]
 BandOption = Annotated[int, typer.Option("--band", help="Band of bsr, bisr and bandmf.")]
@@ -322,6 +326,26 @@ def allocation(
         view,
         as_json,
     )
+
+
+@app.command(cls=OneLineErrors)
+def pac(
+    ctx: typer.Context,
+    mutual_information: Annotated[
+        float, typer.Option("--mutual-information", help="Nats about a silo's secret over the run, >= 0.")
+    ],
+    rounds: PacRoundsOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """PAC privacy of a silo: what a bound on mutual information means. It is not differential privacy.
+
+    Example: fedpriv eps pac --mutual-information 0.33 --rounds 100
+    """
+    from fedpriv.cli.pac_output import pac_summary, pac_text
+
+    with one_line_errors(ctx):
+        data = pac_summary(mutual_information, rounds)
+    typer.echo(json.dumps(data, indent=2) if as_json else pac_text(data))
 
 
 COMMON = ("delta", "adjacency", "view", "as_json", "ctx")

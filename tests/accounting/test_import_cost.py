@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import json, sys, time
 import numpy, numpy.typing, scipy.special
@@ -14,6 +16,16 @@ slow = ["torch", "flwr", "pandas", "dp_accounting", "scipy.stats", "scipy.optimi
 heavy = [m for m in [*slow, "matplotlib", "pydantic", "typer", "absl"] if m in sys.modules]
 print(json.dumps([seconds, heavy]))
 """
+
+
+def test_every_public_name_can_be_imported():
+    import fedpriv.accounting as accounting
+
+    for name in accounting.__all__:
+        assert getattr(accounting, name) is not None
+        assert name in dir(accounting)
+    with pytest.raises(AttributeError, match="has no attribute 'central_limit'"):
+        _ = accounting.central_limit
 
 
 def test_import_is_light():

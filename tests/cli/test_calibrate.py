@@ -48,6 +48,15 @@ def test_a_vote_agrees_with_the_analytic_inverse():
     assert found["bound"] == "analytic"
 
 
+def test_pac_by_success_and_by_equal_posterior():
+    by_success = answer(calibrate.app, "pac --target-success 0.6 --rounds 7")
+    assert by_success["mia_success"] == pytest.approx(0.6, rel=1e-12)
+    by_epsilon = answer(calibrate.app, "pac --target-epsilon 1")
+    assert by_epsilon["comparison_pure_dp_epsilon"] == pytest.approx(1.0, rel=1e-9)
+    again = answer(eps.app, f"pac --mutual-information {by_success['mutual_information']!r} --rounds 7")
+    assert again["noise_std"] == by_success["noise_std"]
+
+
 def test_text_names_the_noise_the_target_and_the_view():
     result = CliRunner().invoke(calibrate.app, ["gaussian", "--target-epsilon", "2", "--view", "release"])
     assert "smallest noise-multiplier: " in result.stdout
@@ -55,7 +64,7 @@ def test_text_names_the_noise_the_target_and_the_view():
     assert "Assumptions" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["gaussian", "vote", "dpsgd-dc", "zeroth-order", "allocation"])
+@pytest.mark.parametrize("name", ["gaussian", "vote", "dpsgd-dc", "zeroth-order", "allocation", "pac"])
 def test_help_shows_an_example(name):
     result = CliRunner().invoke(calibrate.app, [name, "--help"])
     assert f"fedpriv calibrate {name} --target-epsilon" in " ".join(result.stdout.split())
@@ -76,6 +85,10 @@ def test_help_shows_an_example(name):
             " --radius 1 --direction-share 0",
             ["--target-epsilon", "reachable"],
         ),
+        ("pac", ["--target-success", "--target-epsilon"]),
+        ("pac --target-success 0.6 --target-epsilon 1", ["--target-success", "--target-epsilon"]),
+        ("pac --target-success 0.4", ["--target-success", "(0.5, 1]", "0.4"]),
+        ("pac --target-epsilon 0", ["--target-epsilon", "> 0", "0.0"]),
         ("allocation --target-epsilon -1 --bins 5", ["--target-epsilon", "> 0", "-1.0"]),
     ],
 )

@@ -72,6 +72,7 @@ def test_infinite_values_are_words_and_do_not_break_the_picture(tmp_path):
     [
         (["--against", "sigma", "-m", DPSGD], ["--against", "rounds, delta, noise", "sigma"]),
         (["-m", "laplace --noise 1"], ["--mechanism", "gaussian", "laplace"]),
+        (["-m", "pac --mutual-information 1"], ["--mechanism", "gaussian", "pac"]),
         (["-m", ""], ["--mechanism", "gaussian"]),
         (["-m", "gaussian --noise-multiplier -2"], ["noise_multiplier", ">= 0", "-2.0"]),
         (["-m", "gaussian --noise-multiplier 'x"], ["--mechanism", "quotation"]),

@@ -158,6 +158,23 @@ def test_allocation_variants():
     assert epsilon("--matrix bsr --band 2") > epsilon("--fixed")
 
 
+def test_pac_is_information_and_never_an_epsilon():
+    data = answer("pac --mutual-information 0.01")
+    assert data["mutual_information"] == 0.01
+    assert data["mia_success"] == pytest.approx(0.57059, abs=5e-6)
+    assert "epsilon" not in data
+    assert "views" not in data
+    assert "not differential privacy" in data["privacy"]
+    assert answer("pac --mutual-information 0.33")["noise_std"] == pytest.approx(1.01538, abs=1e-5)
+    shared = answer("pac --mutual-information 0.1 --rounds 10")
+    assert shared["noise_std"] == pytest.approx(7.035738, abs=1e-5)
+    assert answer("pac --mutual-information 0")["noise_std"] == "infinity"
+    assert answer("pac --mutual-information 1")["mia_success"] == 1.0
+    text = invoke("pac --mutual-information 0.01").stdout
+    assert "0.57059" in text
+    assert "not differential privacy" in text
+
+
 def test_infinite_epsilon_is_a_word_in_json_and_text():
     data = answer("gaussian --noise-multiplier 0")
     assert data["views"]["server"]["epsilon"] == "infinity"
@@ -177,7 +194,7 @@ def test_text_is_a_small_table_with_assumptions_under_it():
     assert max(map(len, lines)) < 130
 
 
-@pytest.mark.parametrize("name", ["gaussian", "vote", "dpsgd-dc", "zeroth-order", "allocation"])
+@pytest.mark.parametrize("name", ["gaussian", "vote", "dpsgd-dc", "zeroth-order", "allocation", "pac"])
 def test_help_shows_an_example(name):
     result = invoke(f"{name} --help")
     assert result.exit_code == 0
@@ -225,6 +242,8 @@ def test_help_shows_an_example(name):
         ),
         (ZEROTH_ORDER.replace("--directions 50", "--directions 101"), ["--directions", "100", "101"]),
         (f"{ZEROTH_ORDER} --direction-share 2", ["--direction-share", "[0, 1]", "2.0"]),
+        ("pac --mutual-information -1", ["--mutual-information", ">= 0", "-1.0"]),
+        ("pac --mutual-information 1 --rounds 0", ["--rounds", ">= 1", "0"]),
         ("allocation --noise-multiplier 1 --bins 0", ["--bins", ">= 1", "0"]),
         ("allocation --noise-multiplier 1 --bins 9 --matrix dense", ["--matrix", "bandmf", "dense"]),
         (
