@@ -6,6 +6,10 @@ FROM flwr/superexec:${FLWR_VERSION}
 # Options for pip, for instance an index with CPU-only builds of torch.
 ARG PIP_ARGS=""
 
+USER app
+# Made by the user, so that it may write to them: WORKDIR and volumes would make them root's.
+RUN mkdir -p /tmp/fedpriv /app/runs /app/data
+
 # Not in /app: the app that runs comes in Flower's bundle, and a copy in the working folder could shadow it.
 WORKDIR /tmp/fedpriv
 COPY --chown=app:app pyproject.toml constraints.txt README.md LICENSE CHANGELOG.md ./
@@ -18,8 +22,4 @@ RUN sed -i 's/flwr\[simulation,dp\]/flwr[dp]/' pyproject.toml \
 
 ENV MPLBACKEND=Agg
 WORKDIR /app
-# Mount points that the user may write to.
-RUN mkdir -p /app/runs /app/data
-
-USER app
 ENTRYPOINT ["flower-superexec"]
