@@ -108,21 +108,26 @@ class Exchanges:
         counts: dict[int, int] = {}
         for reply in replies:
             source = reply.metadata.src_node_id
-            node = asked.get(reply.metadata.reply_to_message_id, source if not asked else None)
+            node = asked.get(reply.metadata.reply_to_message_id)
             if reply.has_error():
                 code = int(reply.error.code)
-                # A grid without message ids can still name the node where the source is not the SuperLink.
-                named = node if node in requests else (source if source in requests else None)
+                named = node or (source if source in requests else None)
                 self.fault(named, stage, wire.error_words(code), code)
                 continue
             self.bytes_up += wire.content_bytes(reply.content)
-            if node is None or node != source or node not in requests:
+            misfit = self._misfit(stage, reply.content)
+            # A grid may number messages in its own way; then session, stage and source tell what is answered.
+            if node is None and not misfit and source in requests:
+                node = source
+            if node is None or node != source:
                 suspect = source if source in requests else None
                 self.fault(suspect, stage, "a reply to no request of this exchange was ignored")
                 continue
             counts[node] = counts.get(node, 0) + 1
+            if misfit:
+                self.fault(node, stage, misfit)
+                continue
             try:
-                self._check_header(stage, reply.content)
                 answers[node] = read(node, reply.content)
             except BadReply as bad:
                 self.fault(node, stage, str(bad))
@@ -135,11 +140,12 @@ class Exchanges:
         self.drop(stage, set(requests) - set(answers))
         return {node: answers[node] for node in requests if node in answers}
 
-    def _check_header(self, stage: str, content: RecordDict) -> None:
+    def _misfit(self, stage: str, content: RecordDict) -> str:
         record = content.get(wire.RECORD_SECURE_SUM)
         if not isinstance(record, ConfigRecord):
-            raise BadReply("the reply has no secure-sum record: is the client half registered for 'train'?")
+            return "the reply has no secure-sum record: is the client half registered for 'train'?"
         if record.get(wire.FIELD_SCHEMA) != wire.SCHEMA:
-            raise BadReply("the reply has another schema version")
+            return "the reply has another schema version"
         if record.get(wire.FIELD_SESSION) != self.session_id or record.get(wire.FIELD_STAGE) != stage:
-            raise BadReply("the reply belongs to another session or stage")
+            return "the reply belongs to another session or stage"
+        return ""

@@ -185,6 +185,28 @@ def test_a_reply_of_an_earlier_session_is_not_counted() -> None:
     np.testing.assert_array_equal(result.total, federation.expected(result))
 
 
+def test_a_grid_that_numbers_messages_in_its_own_way() -> None:
+    federation = Federation(
+        VECTORS, drop=losses({(wire.STAGE_SHARES, 3): "late", (wire.STAGE_KEYS, 5): "raise"})
+    )
+    inner = federation.grid.send_and_receive
+
+    def renumber(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        messages = list(messages)
+        replies = inner(messages, timeout=timeout)
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = ""
+        return replies
+
+    federation.grid.send_and_receive = renumber  # type: ignore[method-assign]
+    result = federation.sum()
+    assert federation.partitions(result.survivors) == {0, 1, 2, 4}
+    np.testing.assert_array_equal(result.total, federation.expected(result))
+    raised, late = result.errors
+    assert (raised.node_id, raised.code) == (federation.grid.node_of(5), 2)
+    assert (late.node_id, late.stage) == (None, wire.STAGE_MASKED_INPUT) and "no request" in late.message
+
+
 def test_words_of_a_foreign_error_are_not_repeated() -> None:
     def intercept(node: int, request: Message, reply: Message) -> Iterable[Message]:
         return (
