@@ -191,7 +191,7 @@ def dpsgd_dc(
     Example: fedpriv calibrate dpsgd-dc --target-epsilon 2 --view release --rounds 400 --update-lipschitz 1.05
     --sensitivity 0.03 --diameter 0.4
     """
-    from fedpriv.cli.epsilon_families import dpsgd_dc_family
+    from fedpriv.cli.hidden_state_families import dpsgd_dc_family
 
     given = {name: ctx.params[name] for name in ctx.params if name not in (*COMMON, "target_epsilon")}
     training = (learning_rate, smoothness, clipping_norm, radius, cohort)
@@ -238,7 +238,7 @@ def zeroth_order(
     --directions 100 --learning-rate 0.5 --clip 1 --contributors 100 --radius 1 --smoothness 1
     --strong-convexity 0 --lipschitz 1
     """
-    from fedpriv.cli.epsilon_families import zeroth_order_family
+    from fedpriv.cli.hidden_state_families import zeroth_order_family
 
     given = {name: ctx.params[name] for name in ctx.params if name not in (*COMMON, "target_epsilon")}
     _report(
@@ -270,7 +270,7 @@ def allocation(
 
     Example: fedpriv calibrate allocation --target-epsilon 1 --bins 100 --epochs 3 --redraw
     """
-    from fedpriv.cli.epsilon_families import allocation_family
+    from fedpriv.cli.allocation_family import allocation_family
 
     _report(
         ctx,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -247,7 +248,7 @@ def dpsgd_dc(
     --diameter 0.4. Or from training settings: fedpriv eps dpsgd-dc --rounds 100 --learning-rate 0.1
     --smoothness 0.5 --clipping-norm 1 --noise-multiplier 8 --radius 2 --cohort 50
     """
-    from fedpriv.cli.epsilon_families import dpsgd_dc_family
+    from fedpriv.cli.hidden_state_families import dpsgd_dc_family
 
     given = {name: ctx.params[name] for name in ctx.params if name not in COMMON}
     _report(ctx, lambda: dpsgd_dc_family(adjacency=adjacency, **given), delta, view, as_json)
@@ -283,7 +284,7 @@ def zeroth_order(
     Example: fedpriv eps zeroth-order --rounds 2000 --dimension 1000 --directions 100 --learning-rate 0.5
     --clip 1 --contributors 100 --noise-std 1 --radius 1 --smoothness 1 --strong-convexity 0 --lipschitz 1
     """
-    from fedpriv.cli.epsilon_families import zeroth_order_family
+    from fedpriv.cli.hidden_state_families import zeroth_order_family
 
     given = {name: ctx.params[name] for name in ctx.params if name not in COMMON}
     _report(ctx, lambda: zeroth_order_family(adjacency=adjacency, **given), delta, view, as_json)
@@ -308,7 +309,7 @@ def allocation(
 
     Example: fedpriv eps allocation --bins 1000 --epochs 1 --noise-multiplier 1 --delta 1e-6
     """
-    from fedpriv.cli.epsilon_families import allocation_family
+    from fedpriv.cli.allocation_family import allocation_family
 
     _report(
         ctx,
@@ -352,21 +353,19 @@ COMMON = ("delta", "adjacency", "view", "as_json", "ctx")
 """Parameters of every command that do not describe the mechanism."""
 
 
-def _builder(name: str) -> Callable[[], Callable[..., Any]]:
+def _builder(module: str, name: str) -> Callable[[], Callable[..., Any]]:
     def load() -> Callable[..., Any]:
-        from fedpriv.cli import epsilon_families
-
-        found: Callable[..., Any] = getattr(epsilon_families, name)
+        found: Callable[..., Any] = getattr(importlib.import_module(f"fedpriv.cli.{module}"), name)
         return found
 
     return load
 
 
 BUILDERS = {
-    "gaussian": _builder("gaussian_family"),
-    "vote": _builder("vote_family"),
-    "dpsgd-dc": _builder("dpsgd_dc_family"),
-    "zeroth-order": _builder("zeroth_order_family"),
-    "allocation": _builder("allocation_family"),
+    "gaussian": _builder("epsilon_families", "gaussian_family"),
+    "vote": _builder("epsilon_families", "vote_family"),
+    "dpsgd-dc": _builder("hidden_state_families", "dpsgd_dc_family"),
+    "zeroth-order": _builder("hidden_state_families", "zeroth_order_family"),
+    "allocation": _builder("allocation_family", "allocation_family"),
 }
 """What makes a family from the flags of a command; loaded when called."""
