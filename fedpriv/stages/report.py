@@ -26,6 +26,7 @@ from fedpriv.reporting import (
     claim,
     write_report,
 )
+from fedpriv.settings import Settings
 from fedpriv.stages.base import Run, RunState, report_hypotheses
 from fedpriv.stages.federation import is_simulation
 from fedpriv.strategies import NoisedSum
@@ -75,7 +76,7 @@ def write_run_report(run: Run, task: Task, state: RunState, evaluation: NoisedSu
         # in a deployment nobody knows the split, and it would be the silos' secret
         partition_figure=_partition_figure(run, task) if is_simulation(run.grid) else None,
         model_file=run.folder.model.name,
-        load_example=_load_example(configured.task, configured.model or task.default_model, configured.seed),
+        load_example=_load_example(run.settings, configured.model or task.default_model),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     write_report(run.folder.path, report)
@@ -106,6 +107,10 @@ def _statement(run: Run, view: View) -> str:
         return f"{who}, before the server adds the noise: nothing bounds what it learns."
     if plan is None:
         return f"{who}; one vote, nothing is sampled."
+    if isinstance(plan.sampler, SelfSampling) and isinstance(plan.events()[view], Gaussian):
+        return (
+            f"{who} and may tell by the time of a reply who took part: charged as if the client always did."
+        )
     if isinstance(plan.sampler, SelfSampling):
         return f"{who}, but not who took part: charged with amplification by sampling at rate {plan.sampler.rate:g}."
     if plan.sampler.name == "server":
@@ -179,17 +184,18 @@ def _partition_figure(run: Run, task: Task) -> str:
     return path.relative_to(run.folder.path).as_posix()
 
 
-def _load_example(task: str, model: str, seed: int) -> str:
+def _load_example(settings: Settings, model: str) -> str:
+    run = settings.run
     return f'''import torch
 from safetensors.torch import load_file
 
 from fedpriv.tasks import get_task
 from fedpriv.tasks.client_data import public_split
 
-task = get_task("{task}")
-model = task.build_model("{model}", seed={seed})
+task = get_task("{run.task}")
+model = task.build_model("{model}", seed={run.seed})
 model.load_state_dict(load_file("model.safetensors"))
-images = public_split(task, 0.2, {seed}).x[:5]
+images = public_split(task, {run.holdout_fraction}, {run.seed}).x[:5]
 print(model(images).argmax(dim=1))'''
 
 
