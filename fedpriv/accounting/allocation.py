@@ -128,7 +128,9 @@ def allocation_epsilon(
     if event.noise_multiplier == 0:
         return AllocationEpsilon(math.inf, delta, "none", math.inf, {}, ("no noise, no guarantee",))
     if delta == 0:
-        return AllocationEpsilon(math.inf, delta, "none", math.inf, {}, ("Gaussian noise has no pure epsilon",))
+        return AllocationEpsilon(
+            math.inf, delta, "none", math.inf, {}, ("Gaussian noise has no pure epsilon",)
+        )
     directions, notes = _profile_candidates(event, delta, resolution)
     curves = event.curves(DEFAULT_ORDERS)
     directions["rdp"] = (curves.remove.to_epsilon(delta).epsilon, curves.add.to_epsilon(delta).epsilon)

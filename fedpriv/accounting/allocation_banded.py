@@ -1,6 +1,6 @@
 """Rényi divergence of random allocation under correlated noise, remove direction.
 
-Bin i has mean vector m_i in the noise-whitened space (`matrices.py`); G is the Gram matrix of the bins over the noise
+Bin i has mean vector m_i (`matrix_gram.py`); G is the Gram matrix of the bins over the noise
 variance, with non-negative entries. For integer n
 
     E_Q (dP/dQ)^n = b^-n sum over (i_1..i_n) of exp( sum_{r<s} G[i_r, i_s] )
@@ -170,8 +170,14 @@ def _plan(w: int, largest: int) -> _Plan:
     moves = _compositions(2 * w + 2, largest)
     source = np.array([lookup[tuple(row)] for row in moves[:, : 2 * w + 1].tolist()])
     # first..., last_1, ..., last_w, rest, new  ->  first..., last_2, ..., last_w, new, rest + last_1
+    oldest = moves[:, 2 * w : 2 * w + 1] + moves[:, w : w + 1]
     after = np.concatenate(
-        [moves[:, :w], moves[:, w + 1 : 2 * w], moves[:, 2 * w + 1 :], moves[:, 2 * w : 2 * w + 1] + moves[:, w : w + 1]],
+        [
+            moves[:, :w],
+            moves[:, w + 1 : 2 * w],
+            moves[:, 2 * w + 1 :],
+            oldest,
+        ],
         axis=1,
     )
     target = np.array([lookup[tuple(row)] for row in after.tolist()])

@@ -11,7 +11,8 @@ from fedpriv.accounting.allocation_profile import COARSE, STANDARD, Resolution, 
 from fedpriv.accounting.allocation_renyi import allocation_curves
 from fedpriv.accounting.curves import DirectionalCurves, FloatArray, gaussian_curve
 from fedpriv.accounting.events import PrivacyEvent, register_event
-from fedpriv.accounting.matrices import StrategyMatrix, gram_lags
+from fedpriv.accounting.matrices import StrategyMatrix
+from fedpriv.accounting.matrix_gram import gram_lags
 from fedpriv.accounting.ratio_law import RatioLaw, Side
 from fedpriv.accounting.ratio_products import compose_ratio_law, to_pld
 from fedpriv.accounting.sampled_gaussian import PLD_DISCRETIZATION
@@ -132,7 +133,9 @@ class RandomAllocation(PrivacyEvent):
             When losses above 600 nats matter.
         """
         chosen = reduction or self.best_reduction(delta)
-        law = self._law("upper", self.noise_multiplier / chosen.squared_norm**0.5, chosen.bins, delta, resolution)
+        law = self._law(
+            "upper", self.noise_multiplier / chosen.squared_norm**0.5, chosen.bins, delta, resolution
+        )
         repeats = self.epochs if self.redraw else 1
         return law.times_gaussian(math.sqrt(repeats * chosen.common) / self.noise_multiplier)
 
@@ -200,7 +203,11 @@ def _event_pld(event: RandomAllocation, discretization: float) -> "PrivacyLossDi
     repeats = event.epochs if event.redraw else 1
     try:
         law = event._law(
-            "upper", event.noise_multiplier / reduction.squared_norm**0.5, reduction.bins, _PLD_DELTA, STANDARD
+            "upper",
+            event.noise_multiplier / reduction.squared_norm**0.5,
+            reduction.bins,
+            _PLD_DELTA,
+            STANDARD,
         )
     except OverflowError:
         return None

@@ -1,6 +1,6 @@
 """Random allocation under correlated noise, reduced to independent noise.
 
-Let G be the Gram matrix of the bins' mean vectors (`matrices.py`), clip norm 1, noise standard deviation sigma.
+Let G be the Gram matrix of the bins' mean vectors (`matrix_gram.py`), clip norm 1, noise standard deviation sigma.
 Under Q the ratio is the average over bins of correlated log-normals of mean 1 with log-covariance ``G / sigma^2``.
 
 **Comparison.** For convex f, ``E f(average)`` grows with every entry of G (Kahane's convexity inequality, Israel
@@ -29,7 +29,8 @@ import numpy as np
 from fedpriv.accounting.allocation_banded import CyclicGram, banded_log_moments, largest_exact_order
 from fedpriv.accounting.allocation_renyi import allocation_curves
 from fedpriv.accounting.curves import DirectionalCurves, RdpCurve
-from fedpriv.accounting.matrices import StrategyMatrix, first_bin_mean, gram_bands, gram_lags
+from fedpriv.accounting.matrices import StrategyMatrix
+from fedpriv.accounting.matrix_gram import first_bin_mean, gram_bands, gram_lags
 from fedpriv.accounting.ratio_law import FloatArray
 
 _MOST_SPACINGS: Final = 16
@@ -73,7 +74,7 @@ def reductions(matrix: StrategyMatrix, bins: int) -> tuple[Reduction, ...]:
     spacings = np.unique(np.geomspace(1, bins // 2 + 1, _MOST_SPACINGS).astype(int))
     if matrix.band is not None:
         spacings = np.unique(np.append(spacings[spacings < matrix.band], min(matrix.band, bins // 2 + 1)))
-    found = []
+    found: list[Reduction] = []
     for q in spacings.tolist():
         count, tau = bins // q, float(taus[min(q, taus.size - 1)])
         if count > 1 and largest - tau > 1e-9 * largest and (not found or tau < found[-1].common):
@@ -102,9 +103,7 @@ def cores(matrix: StrategyMatrix, bins: int) -> tuple[Core, ...]:
     if matrix.band is not None:
         left_out.add(matrix.band - 1)
     # Bin i keeps the first N - i rows of m_0: the last bin that counts has the smallest norm.
-    return tuple(
-        Core(bins - n, float(squares[size - (bins - n)])) for n in sorted(left_out) if n < bins
-    )
+    return tuple(Core(bins - n, float(squares[size - (bins - n)])) for n in sorted(left_out) if n < bins)
 
 
 def matrix_curves(
@@ -149,7 +148,10 @@ def _matrix_divergences(
 ) -> tuple[FloatArray, FloatArray]:
     orders = np.frombuffer(orders_bytes, dtype=np.float64)
     variance = noise_multiplier**2
-    remove, add = _exact_divergences(matrix, bins, noise_multiplier, orders_bytes), _am_gm(matrix, bins, variance, orders)
+    remove, add = (
+        _exact_divergences(matrix, bins, noise_multiplier, orders_bytes),
+        _am_gm(matrix, bins, variance, orders),
+    )
     choices = reductions(matrix, bins)
     # Neighbouring spacings differ little.
     for reduction in choices[:: 1 + len(choices) // 6] + choices[-2:]:
@@ -193,11 +195,9 @@ def _truncated(
     if band < 2 or largest < 2:
         return np.full(orders.shape, np.inf)
     tau = float(lags[band:].max(initial=0.0))
-    if matrix.band is None:
-        # Entries change slowly from bin to bin: the largest of each distance saves time.
-        entries = np.repeat(lags[:band, None], bins, axis=1)
-    else:
-        entries = gram_bands(matrix, bins, band)
+    # Without a band entries change slowly from bin to bin: the largest of each distance saves time.
+    coarse = np.repeat(lags[:band, None], bins, axis=1)
+    entries = coarse if matrix.band is None else gram_bands(matrix, bins, band)
     moments = banded_log_moments(CyclicGram(np.maximum(entries - tau, 0.0) / variance), largest)
     integers = np.arange(2, largest + 1, dtype=np.float64)
     divergence = moments[2:] / (integers - 1) + tau * integers / (2 * variance)

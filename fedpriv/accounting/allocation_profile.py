@@ -133,7 +133,8 @@ class _Builder:
         return math.exp(z / self.s - 0.5 / self.s**2)
 
     def law(self) -> RatioLaw:
-        centred = self._centred_pays(1) and special.ndtr(self._quantile(0.125)) <= self.price / self.bins
+        left = float(special.ndtr(self._quantile(0.125)))
+        centred = self._centred_pays(1) and left <= self.price / self.bins
         law = self._single(1.0 if centred else 0.0, self._finest(1, centred), centred)
         error = 1e-12
         for bit in bin(self.bins)[3:]:
@@ -179,9 +180,7 @@ class _Builder:
         )
         reach = max(self._value(top_z) - centre, 2 * spacing)
         blocks = max(1, 1 + math.ceil(math.log2(reach / (self.half * spacing))))
-        law = discretize(
-            self._cells, self.side, centre, spacing, self.half, blocks, two_sided, self._outside
-        )
+        law = discretize(self._cells, self.side, centre, spacing, self.half, blocks, two_sided, self._outside)
         return dusted(law)
 
     def _outside(self, low: float, high: float) -> tuple[float, float]:
@@ -222,8 +221,10 @@ class _Builder:
         law = dusted(law)
         law = law.trimmed(self.price * law.count / self.bins, self.price)
         two_sided = law.origin > 0
-        if not two_sided and self._centred_pays(law.count) and self._left_mass(law) <= self.price * (
-            law.count / self.bins
+        if (
+            not two_sided
+            and self._centred_pays(law.count)
+            and self._left_mass(law) <= self.price * (law.count / self.bins)
         ):
             law = law.split(float(law.count), self._finest(law.count, True), True)
             law = dusted(law).trimmed(self.price * law.count / self.bins, self.price)

@@ -175,7 +175,9 @@ def _triangle(size: int) -> _Triangle:
     n, k = np.tril_indices(size)
     counts = np.arange(1, size + 1)
     factorials = special.gammaln(np.arange(size) + 1.0)
-    return _Triangle(n, k, np.cumsum(counts) - counts, counts, factorials[n] - factorials[k] - factorials[n - k])
+    return _Triangle(
+        n, k, np.cumsum(counts) - counts, counts, factorials[n] - factorials[k] - factorials[n - k]
+    )
 
 
 @lru_cache(maxsize=1)

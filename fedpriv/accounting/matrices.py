@@ -29,8 +29,6 @@ from fedpriv.accounting.validators import InvalidArgument, check_choice, check_i
 MatrixKind = Literal["identity", "bsr", "bisr", "bandmf", "blt", "toeplitz"]
 MATRIX_KINDS: Final[tuple[MatrixKind, ...]] = get_args(MatrixKind)
 
-_FFT_FROM: Final = 4096
-
 
 @dataclass(frozen=True)
 class StrategyMatrix:
@@ -64,12 +62,18 @@ class StrategyMatrix:
         check_integer(1, rounds=self.rounds)
         for name in ("coefficients", "decays", "weights"):
             object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
-        if not self.coefficients or not all(map(math.isfinite, self.coefficients)) or self.coefficients[0] <= 0:
+        if (
+            not self.coefficients
+            or not all(map(math.isfinite, self.coefficients))
+            or self.coefficients[0] <= 0
+        ):
             raise InvalidArgument(
                 f"coefficients must be finite and start with a number > 0, got {self.coefficients}"
             )
         if len(self.decays) != len(self.weights):
-            raise InvalidArgument(f"decays and weights must have one length, got {self.decays}, {self.weights}")
+            raise InvalidArgument(
+                f"decays and weights must have one length, got {self.decays}, {self.weights}"
+            )
         if any(not 0 <= decay < 1 for decay in self.decays):
             raise InvalidArgument(f"decays must be in [0, 1), got {self.decays}")
         column = _column(self)
@@ -81,7 +85,8 @@ class StrategyMatrix:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "StrategyMatrix":
         """Rebuild a matrix from the dictionary of its fields."""
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+        arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**arguments)
 
     @property
     def band(self) -> int | None:
@@ -199,14 +204,15 @@ def blt(bins: int, epochs: int = 1, buffers: int = 3) -> StrategyMatrix:
             error = float(shares @ np.cumsum(inverse) ** 2)
         if not math.isfinite(error) or error > 1e100:
             return 300.0
-        return math.log(error) + 2 * math.log(np.linalg.norm(_first_bin(column, bins)))
+        return math.log(error) + 2 * math.log(np.linalg.norm(first_bin_of(column, bins)))
 
     best: Any = None
     for spread in (1.0, 0.5):
         # Time constants spread geometrically between one round and the whole run.
         constants = np.exp(np.linspace(0.5, max(spread * math.log(rounds + 1), 0.6), buffers))
         decays = np.exp(-1 / constants)
-        x = np.concatenate([np.log(decays / (1 - decays)), np.log(np.full(buffers, 0.5 / buffers) / np.sqrt(constants))])
+        weights = 0.5 / (buffers * np.sqrt(constants))
+        x = np.concatenate([np.log(decays / (1 - decays)), np.log(weights)])
         found = optimize.minimize(objective, x, method="L-BFGS-B", options={"maxiter": 300})
         if best is None or found.fun < best.fun:
             best = found
@@ -215,7 +221,9 @@ def blt(bins: int, epochs: int = 1, buffers: int = 3) -> StrategyMatrix:
     return StrategyMatrix("blt", rounds, (1 / norm,), decays_found, weights_found)
 
 
-def make_matrix(kind: MatrixKind, bins: int, epochs: int = 1, band: int = 4, buffers: int = 3) -> StrategyMatrix:
+def make_matrix(
+    kind: MatrixKind, bins: int, epochs: int = 1, band: int = 4, buffers: int = 3
+) -> StrategyMatrix:
     """The matrix of a family for ``bins * epochs`` rounds (``toeplitz`` is not a family)."""
     check_integer(1, bins=bins, epochs=epochs)
     rounds = bins * epochs
@@ -237,79 +245,9 @@ def toeplitz_matrix(column: FloatArray) -> FloatArray:
     return np.lib.stride_tricks.sliding_window_view(padded, size)[:, ::-1].copy()
 
 
-def first_bin_mean(matrix: StrategyMatrix, bins: int) -> FloatArray:
-    """m_0 of shape (N,): what a unit of the first bin adds to ``C X``; bin i has it shifted by i rounds.
-
-    Raises
-    ------
-    InvalidArgument
-        When the number of rounds is not a multiple of ``bins``.
-    """
-    check_integer(1, bins=bins)
-    if matrix.rounds % bins:
-        raise InvalidArgument(f"rounds must be a multiple of bins = {bins}, got {matrix.rounds}")
-    return _first_bin(matrix.column(), bins)
-
-
-def gram(matrix: StrategyMatrix, bins: int) -> FloatArray:
-    """Gram matrix of the mean vectors m_0..m_{b-1}, of shape (b, b)."""
-    mean = first_bin_mean(matrix, bins)
-    vectors = np.zeros((bins, mean.size))
-    for i in range(bins):
-        vectors[i, i:] = mean[: mean.size - i]
-    return vectors @ vectors.T
-
-
-def gram_lags(matrix: StrategyMatrix, bins: int) -> FloatArray:
-    """Largest Gram entry at each *cyclic* distance 0..b//2 between bins, rounded up.
-
-    The entry of bins i <= j is a partial sum of that of bins 0 and j - i, and the cyclic distance d is reached by
-    j - i = d and by j - i = b - d.
-    """
-    mean = first_bin_mean(matrix, bins)
-    lags = _autocorrelation(mean, bins)
-    distances = np.arange(bins // 2 + 1)
-    return np.maximum(lags[distances], lags[(bins - distances) % bins])
-
-
-def gram_bands(matrix: StrategyMatrix, bins: int, band: int) -> FloatArray:
-    """Gram entries of the bins i and i + d (mod b) for d below ``band``, of shape (band, b)."""
-    mean = first_bin_mean(matrix, bins)
-    size = mean.size
-    result = np.empty((band, bins))
-    for d in range(band):
-        same = np.cumsum(mean[d:] * mean[: size - d])
-        # Bins i and i + d < b: the sum stops i rounds before the end.
-        direct = np.arange(bins - d)
-        result[d, direct] = same[size - d - 1 - direct]
-        if d:
-            other = bins - d
-            wrapped = np.cumsum(mean[other:] * mean[: size - other]) if other < size else np.zeros(1)
-            end = size - other - 1 - np.arange(d)
-            result[d, bins - d :] = np.where(end >= 0, wrapped[np.maximum(end, 0)], 0.0)
-    return result
-
-
-def _first_bin(column: FloatArray, bins: int) -> FloatArray:
+def first_bin_of(column: FloatArray, bins: int) -> FloatArray:
+    """Sum of the columns of the rounds 0, b, 2b, ... of a Toeplitz matrix."""
     return np.cumsum(column.reshape(-1, bins), axis=0).ravel()
-
-
-def _autocorrelation(mean: FloatArray, lags: int) -> FloatArray:
-    if np.count_nonzero(mean) <= 64 or mean.size <= _FFT_FROM:
-        used = np.flatnonzero(mean)
-        if used.size <= 64:
-            values = np.zeros(lags)
-            for u in used:
-                gaps = u - used[used <= u]
-                keep = gaps < lags
-                np.add.at(values, gaps[keep], mean[u] * mean[used[used <= u]][keep])
-        else:
-            values = np.array([mean[d:] @ mean[: mean.size - d] for d in range(lags)])
-    else:
-        size = 1 << (2 * mean.size - 1).bit_length()
-        values = np.fft.irfft(np.abs(np.fft.rfft(mean, size)) ** 2, size)[:lags]
-        values = values + 1e-15 * math.log2(size) * float(mean @ mean)
-    return values * (1 + 1e-12)
 
 
 def _square_root(size: int) -> FloatArray:
@@ -341,7 +279,7 @@ def _reciprocal(coefficients: FloatArray, size: int) -> FloatArray:
 def _blt_columns(
     first: float, decays: tuple[float, ...], weights: tuple[float, ...], rounds: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Columns of a BLT and of its inverse: ``c(x) = first (1 + sum_j w_j x / (1 - theta_j x))``, a rational function."""
+    """Columns of a BLT, ``c(x) = first (1 + sum_j w_j x / (1 - theta_j x))``, and of its inverse."""
     denominator = np.ones(1)
     for decay in decays:
         denominator = np.convolve(denominator, [1.0, -decay])

@@ -39,7 +39,7 @@ class _GridLaw:
     dropped_mean: float
 
     def logs(self) -> FloatArray:
-        return (self.first + np.arange(self.mass.size)) * self.step
+        return (self.first + np.arange(self.mass.size, dtype=np.float64)) * self.step
 
 
 def compose_ratio_law(law: RatioLaw, count: int, smallest_delta: float = 1e-12) -> RatioLaw:
@@ -174,8 +174,8 @@ def _on_grid(law: RatioLaw, step: float, price: float, total: int) -> _GridLaw:
             "lower",
             step,
             first,
-            np.bincount(place, mass),
-            np.bincount(place, mass * np.exp(log - index * step)),
+            np.bincount(place, mass).astype(np.float64),
+            np.bincount(place, mass * np.exp(log - index * step)).astype(np.float64),
             0.0,
             0.0,
         ),
@@ -194,7 +194,9 @@ def _split(law: RatioLaw, step: float) -> _GridLaw:
     first = int(index[0])
     place = (index - first).astype(np.int64)
     size = int(place[-1]) + 2
-    grid = np.bincount(place, mass - right, size) + np.bincount(place + 1, right, size)
+    grid = np.zeros(size)
+    grid += np.bincount(place, mass - right, size)
+    grid += np.bincount(place + 1, right, size)
     zero = float(law.mass[~used].sum())
     return _GridLaw("upper", step, first, grid, grid, law.dropped_mass + zero, law.dropped_mean)
 
