@@ -185,7 +185,8 @@ def gaussian(std: float, size: int, source: RandomSource | None = None) -> np.nd
     check_non_negative(std=std)
     words = (SecureSource() if source is None else source).words(size)
     tail = ((words & np.uint64(2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-64
-    return std * np.where(words >> np.uint64(63), ndtri(tail), -ndtri(tail))
+    x = -ndtri(tail)
+    return std * np.where(words >> np.uint64(63), -x, x)
 
 
 @dataclass(frozen=True)

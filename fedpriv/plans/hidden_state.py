@@ -214,8 +214,10 @@ def _hypotheses(plan: DpsgdDcPlan, facts: TrainingFacts) -> list[Hypothesis]:
         judge("every iterate is projected on a ball", facts.radius > 0, f"radius {facts.radius:g}"),
         judge(
             "everyone takes part, or each client by its own secret coin",
-            not isinstance(plan.sampler, FixedSizeCohort | PoissonCohort),
-            f"sampling = {plan.sampler.name}",
+            not isinstance(plan.sampler, FixedSizeCohort | PoissonCohort)
+            and (plan.idle_clients_train or not isinstance(plan.sampler, SelfSampling)),
+            f"sampling = {plan.sampler.name}"
+            + ("" if plan.idle_clients_train else "; idle clients skip the training, which shows their coin"),
         ),
         judge(
             "continuous noise absorbs the shifts",

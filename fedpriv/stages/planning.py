@@ -97,15 +97,12 @@ def make_sampler(settings: Settings) -> Sampler:
     return FixedSizeCohort(max(1, round(run.sampling_rate * run.num_clients)))
 
 
-def resolve_min_survivors(configured: int, asked: int, poisson_cohort: bool) -> int:
+def resolve_min_survivors(configured: int, asked: int) -> int:
     """Fewest clients in a sum: as configured, or 90 % of those asked, at least 3 where there are 3.
 
-    A Poisson cohort may fall below its mean without any loss: two standard deviations are left for that.
+    A Poisson cohort below its mean is filled up with clients that send zeros, so it needs no room of its own.
     """
-    if configured > 0:
-        return configured
-    usual = asked - 2.0 * math.sqrt(asked) if poisson_cohort else float(asked)
-    return max(min(3, asked), math.ceil(0.9 * usual))
+    return configured if configured > 0 else max(min(3, asked), math.ceil(0.9 * asked))
 
 
 def plans_of(settings: Settings, initial: ArrayRecord) -> RunPlans:
@@ -144,10 +141,8 @@ def make_plans(settings: Settings, length: int) -> RunPlans:
     """
     run, tune, train = settings.run, settings.tune, settings.train
     sampler = make_sampler(settings)
-    everyone = resolve_min_survivors(run.min_survivors, run.num_clients, False)
-    cohort = resolve_min_survivors(
-        run.min_survivors, sampler.expected_asked(run.num_clients), isinstance(sampler, PoissonCohort)
-    )
+    everyone = resolve_min_survivors(run.min_survivors, run.num_clients)
+    cohort = resolve_min_survivors(run.min_survivors, sampler.expected_asked(run.num_clients))
 
     def make_vote(noise_multiplier: float) -> VotePlan:
         return VotePlan.build(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.accounting.events import Gaussian
 from fedpriv.accounting.vocabulary import VIEWS, View
 from fedpriv.mechanisms import SelfSampling
 from fedpriv.reporting import (

@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import ndtr, ndtri
 
 from fedpriv.accounting.validators import InvalidArgument
-from fedpriv.mechanisms import NoiseShares, SecureSource, SeededSource, noise, rounded_gaussian
+from fedpriv.mechanisms import NoiseShares, SecureSource, SeededSource, gaussian, noise, rounded_gaussian
 
 FLAKE = 1e-9  # chance that a statistical test fails although the code is right
 ALL_ONES = 2**64 - 1
@@ -228,3 +228,20 @@ def test_shares_add_up_to_the_guarantee_without_the_uncounted_ones() -> None:
 def test_shares_refuse_what_leaves_no_noise(arguments: tuple, named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
         NoiseShares(*arguments)
+
+
+def test_continuous_noise_is_normal() -> None:
+    count = 200_000
+    drawn = gaussian(2.5, count)
+    assert stats.kstest(drawn / 2.5, "norm").pvalue > FLAKE
+    assert abs(np.mean(drawn**2) / 6.25 - 1) < stats.norm.isf(FLAKE / 2) * np.sqrt(2 / count)
+    assert gaussian(1.0, 2, Words(0, 1 << 63)).tolist() == pytest.approx([9.2, -9.2], abs=0.1)
+    assert np.array_equal(gaussian(1.0, 5, SeededSource(1)), gaussian(1.0, 5, SeededSource(1)))
+    assert not np.array_equal(gaussian(1.0, 5), gaussian(1.0, 5))
+    assert gaussian(0.0, 3).tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("std", [-1.0, float("nan"), float("inf")])
+def test_bad_continuous_noise_is_refused(std: float) -> None:
+    with pytest.raises(InvalidArgument, match="std"):
+        gaussian(std, 3)

@@ -136,3 +136,11 @@ def test_the_rounding_bound_covers_float32_training_of_the_real_model() -> None:
         ]
         worst = max(worst, float(torch.sqrt(sum(gap))))
     assert 0 < worst <= local_rounding_error(facts)
+
+
+def test_idle_clients_that_skip_training_leave_composition() -> None:
+    plan = _plan(SelfSampling(0.3), idle_clients_train=False)
+    found = hidden_state(plan, FACTS, DELTA)
+    assert found.event is None
+    assert any(h.status == "fails" and "secret coin" in h.name for h in found.hypotheses)
+    assert hidden_state(_plan(FullParticipation(), idle_clients_train=False), FACTS, DELTA).event is not None

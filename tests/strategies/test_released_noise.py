@@ -125,3 +125,19 @@ def test_vote_noise_has_the_claimed_variance(lost: tuple[int, ...]) -> None:
     assert_normal(tallies, share * np.sqrt(8 - len(lost)))
     square = float(np.sum((tallies / plan.noise_std_votes) ** 2))
     assert square > stats.chi2.ppf(FLAKE, len(tallies))
+
+
+def test_release_noise_comes_on_top_in_model_units() -> None:
+    plan = make_plan(length=LENGTH, noise_multiplier=1e-3)
+    grid = LocalGrid(Clients().app, 8)
+    outcome = make_strategy(plan, release_noise=0.7).train_round(grid, 1, record(np.zeros(LENGTH)))
+    assert outcome.arrays is not None
+    assert_normal(vector_of(outcome.arrays), 0.7)
+    seeded = make_plan(length=LENGTH, noise_multiplier=1e-3, seeded=True)
+    runs = []
+    for _ in range(2):
+        strategy = make_strategy(seeded, release_noise=0.7, seed=3)
+        found = strategy.train_round(grid, 1, record(np.zeros(LENGTH))).arrays
+        assert found is not None
+        runs.append(vector_of(found))
+    assert np.array_equal(*runs)
