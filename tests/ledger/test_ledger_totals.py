@@ -62,9 +62,9 @@ def test_a_vote_and_200_rounds_compose_to_the_known_numbers(path, open_ledger):
         train = ledger.epsilon_by_stage("server", DELTA)["train"]
         assert train.rdp_epsilon == pytest.approx(7.953, abs=1e-3)
 
-        started = time.perf_counter()
+        started = time.process_time()
         history = ledger.history(DELTA, "server")
-        assert time.perf_counter() - started < 1.0
+        assert time.process_time() - started < 1.0
         assert len(history) == 201
         assert history[0].epsilon == pytest.approx(
             Accountant("add_or_remove").compose(Gaussian(5.0)).rdp_epsilon(DELTA)
