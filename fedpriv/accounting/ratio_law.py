@@ -113,7 +113,10 @@ class RatioLaw:
         mean_below = np.cumsum(self.mass * self.ratio)
         # delta at e^eps = 1 / ratio[j] counts the atoms below j; it grows with j.
         at_atoms = np.zeros(self.ratio.size)
-        at_atoms[1:] = (self.excess[1:] * below[:-1] - excess_below[:-1]) / self.ratio[1:]
+        # Ratios near 1 are told apart by their excess, ratios near 0 by themselves.
+        near_one = (self.excess[1:] * below[:-1] - excess_below[:-1]) / self.ratio[1:]
+        near_zero = below[:-1] - mean_below[:-1] / self.ratio[1:]
+        at_atoms[1:] = np.where(self.ratio[1:] < 0.5, near_zero, near_one)
         j = self.ratio.size - 1 - int(np.argmax((at_atoms <= target)[::-1]))
         if mean_below[j] <= 0:
             return math.inf if below[j] > target else 0.0
