@@ -37,6 +37,7 @@ _QUADRATURE: Final = 1e-9
 _CUT: Final = 45.0
 """An integrand that has fallen by e^-45 from its maximum at both ends is integrated in full."""
 _LARGEST_ORDER: Final = 1024
+_ALWAYS: Final = 256
 
 
 @lru_cache(maxsize=256)
@@ -67,13 +68,13 @@ def remove_divergence(noise_multiplier: float, bins: int, orders: FloatArray) ->
     """Rényi divergence of P from Q at the given orders.
 
     Exact at integer orders up to 1024; between them the chord of the convex ``(alpha - 1) D(alpha)``. Infinite above,
-    and from the order on where the divergence exceeds some 30 nats.
+    and above 256 from the order on where the divergence exceeds some 30 nats.
     """
     check_positive(noise_multiplier=noise_multiplier)
     check_integer(1, bins=bins)
     # All units in one bin: D(alpha) >= alpha / (2 s^2) - alpha log(b) / (alpha - 1).
     useful = 16 + 2 * noise_multiplier**2 * (30 + 2 * math.log(bins))
-    reachable = orders[orders <= min(_LARGEST_ORDER, useful)]
+    reachable = orders[orders <= min(_LARGEST_ORDER, max(_ALWAYS, useful))]
     largest = max(2, math.ceil(reachable.max(initial=2.0)))
     logs = log_moments(float(noise_multiplier) ** -2, int(bins), largest)
     integers = np.arange(2, largest + 1, dtype=np.float64)
@@ -92,7 +93,8 @@ def add_divergence(noise_multiplier: float, bins: int, orders: FloatArray) -> Fl
     inside = exponents <= min(512.0, 40 * bins * noise_multiplier)
     result = bound.copy()
     result[inside] = np.fmin(bound[inside], _add_quadrature(noise_multiplier, bins, exponents[inside]))
-    return result
+    # The divergence is non-decreasing in the order: a larger order bounds every smaller one.
+    return np.minimum.accumulate(result[::-1])[::-1]
 
 
 def add_divergence_bound(noise_multiplier: float, bins: int, orders: FloatArray) -> FloatArray:
@@ -193,8 +195,9 @@ def _add_quadrature(s: float, bins: int, exponents: FloatArray) -> FloatArray:
         return exponents
     m_max = float(exponents.max())
     step = min(0.1, 0.6 / math.sqrt(m_max + 1))
-    # From below the integrand grows like exp((m + 2) u); to the right it is followed until it has died out.
-    low, high = -24.0, max(4.0, math.log(m_max + 1) + 4)
+    # From below the integrand grows like exp((m + 2) u) once t is below the scale of the heavy tail; to the right
+    # it is followed until it has died out.
+    low, high = -24.0 - min(2 / s**2, 100.0), max(4.0, math.log(m_max + 1) + 4)
     while high < 400 and bins * -_log_laplace(s, np.array([math.exp(high) / bins]), m_max, bins)[0] < (
         m_max * high + 2 * _CUT
     ):
