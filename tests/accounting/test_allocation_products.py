@@ -73,7 +73,9 @@ def test_epsilon_inverts_delta(logs, weights, log_delta, side):
 def test_gaussian_factor_composes_exactly(s, deviation, delta):
     z = 1 / math.hypot(1 / s, deviation)
     exact = gaussian_epsilon(z, delta)
-    lower, upper = (allocation_law(s, 1, side, delta).times_gaussian(deviation) for side in ("lower", "upper"))
+    lower, upper = (
+        allocation_law(s, 1, side, delta).times_gaussian(deviation) for side in ("lower", "upper")
+    )
     for name in ("epsilon_remove", "epsilon_add"):
         assert getattr(lower, name)(delta) <= exact * (1 + 1e-9)
         assert getattr(upper, name)(delta) >= exact * (1 - 1e-9)

@@ -180,7 +180,9 @@ def test_lower_never_exceeds_upper(s, bins, log_delta):
 def test_finer_grids_give_nested_brackets():
     widths = []
     for resolution in (COARSE, Resolution(256, 48.0), Resolution(512, 96.0)):
-        lower, upper = (allocation_law(1.0, 300, side, 1e-7, resolution).epsilon(1e-7) for side in ("lower", "upper"))
+        lower, upper = (
+            allocation_law(1.0, 300, side, 1e-7, resolution).epsilon(1e-7) for side in ("lower", "upper")
+        )
         widths.append(upper - lower)
     assert widths[0] > 3 * widths[1] > 9 * widths[2] > 0
 
@@ -201,7 +203,9 @@ def test_extremes_of_the_required_range():
     tracemalloc.start()
     try:
         for s, bins, delta in ((0.2, 10**6, 1e-12), (100.0, 1, 1e-12), (100.0, 10**6, 1e-12), (0.2, 1, 0.1)):
-            lower, upper = (allocation_law(s, bins, side, delta, COARSE).epsilon(delta) for side in ("lower", "upper"))
+            lower, upper = (
+                allocation_law(s, bins, side, delta, COARSE).epsilon(delta) for side in ("lower", "upper")
+            )
             assert 0 < lower < upper <= lower * 1.01
         assert tracemalloc.get_traced_memory()[1] < 2**28
     finally:
@@ -218,7 +222,9 @@ def test_delta_above_the_total_variation_costs_nothing():
 
 
 def test_tiny_noise_is_covered_without_overflow():
-    assert allocation_law(0.06, 50, "upper", 1e-6).epsilon(1e-6) == pytest.approx(gaussian_epsilon(0.06, 1e-6), rel=1e-4)
+    assert allocation_law(0.06, 50, "upper", 1e-6).epsilon(1e-6) == pytest.approx(
+        gaussian_epsilon(0.06, 1e-6), rel=1e-4
+    )
     assert allocation_law(0.01, 50, "upper", 1e-6).epsilon(1e-6) == math.inf
     assert allocation_law(0.01, 50, "lower", 1e-6).epsilon(1e-6) == 0
 

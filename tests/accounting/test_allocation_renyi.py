@@ -42,7 +42,9 @@ def test_moments_match_brute_force_over_bins(bins):
         assert logs[n] == pytest.approx(math.log(total / bins**n), rel=1e-12)
 
 
-@pytest.mark.parametrize(("s", "bins", "order"), [(100.0, 10**6, 2), (100.0, 10**6, 5), (20.0, 1000, 9), (0.3, 37, 6)])
+@pytest.mark.parametrize(
+    ("s", "bins", "order"), [(100.0, 10**6, 2), (100.0, 10**6, 5), (20.0, 1000, 9), (0.3, 37, 6)]
+)
 def test_no_digit_is_lost(s, bins, order):
     """The coefficient of x^n in (sum_k exp(k(k-1)/(2 s^2)) x^k / k!)^b by series arithmetic in 60 digits."""
     with mpmath.workdps(60):
@@ -86,7 +88,9 @@ def add_by_quadrature(s, bins, m):
     return math.log(mass @ (total / bins) ** -m) / m
 
 
-@pytest.mark.parametrize(("s", "bins", "m"), [(1.0, 2, 0.5), (1.0, 2, 3.0), (0.6, 2, 1.7), (2.0, 2, 6.0), (5.0, 2, 20.0)])
+@pytest.mark.parametrize(
+    ("s", "bins", "m"), [(1.0, 2, 0.5), (1.0, 2, 3.0), (0.6, 2, 1.7), (2.0, 2, 6.0), (5.0, 2, 20.0)]
+)
 def test_add_direction_matches_quadrature(s, bins, m):
     exact = add_by_quadrature(s, bins, m)
     computed = add_divergence(s, bins, np.array([1 + m]))[0]
