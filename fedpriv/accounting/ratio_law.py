@@ -11,7 +11,7 @@ so a law that is larger in convex order gives upper bounds and a smaller one low
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from fedpriv.accounting.validators import check_delta, check_integer, check_non_
 FloatArray = NDArray[np.float64]
 Side = Literal["upper", "lower"]
 
-_EVALUATION: float = 1e-9
+_EVALUATION: Final = 1e-9
 """Relative rounding allowance for one evaluation with a Gaussian factor."""
 
 
@@ -132,6 +132,11 @@ class RatioLaw:
         check_non_negative(deviation=deviation)
         return replace(self, common=math.hypot(self.common, deviation))
 
+    def log_ratio(self) -> FloatArray:
+        """Logarithms of the ratios, without loss of digits near 1; minus infinity for 0."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.excess > -0.5, np.log1p(self.excess), np.log(self.ratio))
+
     def diluted(self, used: int, total: int) -> "RatioLaw":
         """The average of ``used`` bins of this law's mean ratio and ``total - used`` bins of ratio 1."""
         check_integer(1, used=used, total=total)
@@ -142,8 +147,7 @@ class RatioLaw:
     def _with_factor(self, epsilon: float) -> tuple[float, float]:
         """Both deltas with the Gaussian factor, integrated in closed form per atom (Black and Scholes 1973)."""
         c = self.common
-        with np.errstate(divide="ignore"):
-            distance = np.where(self.excess > -0.5, np.log1p(self.excess), np.log(self.ratio))
+        distance = self.log_ratio()
         up = (distance - epsilon) / c
         call = self.ratio * special.ndtr(up + c / 2) - math.exp(epsilon) * special.ndtr(up - c / 2)
         down = (-distance - epsilon) / c

@@ -137,8 +137,7 @@ def to_pld(law: RatioLaw, discretization: float) -> "PrivacyLossDistribution":
 def _spread(law: RatioLaw) -> float:
     """Typical size of the loss: the smaller of the two root mean squares."""
     used = law.ratio > 0
-    log = np.log(law.ratio[used])
-    log = np.where(law.excess[used] > -0.5, np.log1p(law.excess[used]), log)
+    log = law.log_ratio()[used]
     q = law.mass[used]
     return math.sqrt(min(float(q @ log**2), float((q * law.ratio[used]) @ log**2)))
 
@@ -164,8 +163,7 @@ def _on_grid(law: RatioLaw, step: float, price: float, total: int) -> _GridLaw:
     if law.side == "upper":
         return _trimmed(_split(law, step), price, 1 / total)
     used = law.ratio > 0
-    log, mass = np.log(law.ratio[used]), law.mass[used]
-    log = np.where(law.excess[used] > -0.5, np.log1p(law.excess[used]), log)
+    log, mass = law.log_ratio()[used], law.mass[used]
     index = np.floor(log / step)
     first = int(index[0])
     place = (index - first).astype(np.int64)
@@ -187,8 +185,7 @@ def _on_grid(law: RatioLaw, step: float, price: float, total: int) -> _GridLaw:
 def _split(law: RatioLaw, step: float) -> _GridLaw:
     """Mean-preserving split of every atom onto the two nearest grid ratios."""
     used = law.ratio > 0
-    log, mass = np.log(law.ratio[used]), law.mass[used]
-    log = np.where(law.excess[used] > -0.5, np.log1p(law.excess[used]), log)
+    log, mass = law.log_ratio()[used], law.mass[used]
     index = np.floor(log / step)
     right = mass * np.clip(np.expm1(log - index * step) / math.expm1(step), 0.0, 1.0)
     first = int(index[0])

@@ -1,5 +1,6 @@
 """Correlated noise reduced to independent noise: the true mechanism lies inside the bracket, by quadrature."""
 
+import itertools
 import math
 
 import numpy as np
@@ -113,5 +114,5 @@ def test_bracket_tightens_as_noise_decorrelates():
         upper = event.upper_law(1e-6).epsilon(1e-6)
         lower = max(law.epsilon(1e-6) for law in event.lower_laws(1e-6))
         ratios.append(upper / lower)
-    assert all(a > b >= 1 for a, b in zip(ratios, ratios[1:], strict=False))
+    assert all(a > b >= 1 for a, b in itertools.pairwise(ratios))
     assert ratios[-1] < 1.05

@@ -1,5 +1,6 @@
 """Likelihood-ratio laws: inversion, Gaussian factors, composition, hand-over to the library."""
 
+import itertools
 import math
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_gaussian_factor_can_only_add_loss():
     values = [law.times_gaussian(c).epsilon(1e-6) for c in (0.0, 1e-4, 0.01, 0.1, 1.0)]
     assert values[0] == law.epsilon(1e-6)
     assert values[1] == pytest.approx(values[0], rel=1e-5)
-    assert all(a < b for a, b in zip(values[1:], values[2:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(values[1:]))
 
 
 @pytest.mark.parametrize(("s", "count", "delta"), [(3.0, 10, 1e-6), (10.0, 100, 1e-12), (1.0, 7, 1e-9)])
