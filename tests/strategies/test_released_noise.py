@@ -61,11 +61,12 @@ def test_variance_is_that_of_the_survivors_shares(stage: str, lost: tuple[int, .
     assert_guaranteed(sums, plan)
 
 
-def test_clients_whose_coin_says_no_add_their_share() -> None:
-    plan = make_plan(length=LENGTH, sampler=SelfSampling(1e-9), idle_clients_train=False)
-    clients = Clients()
+@pytest.mark.parametrize("idle_clients_train", [True, False])
+def test_clients_whose_coin_says_no_add_their_share(idle_clients_train: bool) -> None:
+    plan = make_plan(length=LENGTH, sampler=SelfSampling(1e-9), idle_clients_train=idle_clients_train)
+    clients = Clients(lambda client, model: np.ones_like(model))
     sums, _ = released_noise(plan, clients)
-    assert clients.calls == []
+    assert len(clients.calls) == (8 * ROUNDS if idle_clients_train else 0)
     assert_normal(sums, plan.noise.share_std_units * np.sqrt(8))
 
 
