@@ -59,8 +59,10 @@ def write_run_report(run: Run, task: Task, state: RunState, evaluation: NoisedSu
         orders=[float(order) for order in run.ledger.totals()[configured.budget_view].orders],
         epsilon_curves={
             view: [
-                EpsilonPoint(stage=point.stage, round=point.round, epsilon=point.epsilon)
-                for point in run.ledger.history(delta, view)
+                EpsilonPoint(
+                    stage=point.stage, round=point.round, epsilon=point.epsilon, release=point.release
+                )
+                for point in run.ledger.epsilon_curve(delta, view)
             ]
             for view in VIEWS
         },
