@@ -382,6 +382,17 @@ def test_a_crash_on_the_way_leaves_the_charge(tmp_path) -> None:  # type: ignore
         assert ledger.epsilon("server", 1e-5).epsilon == pytest.approx(_epsilon_of(plan, 1))
 
 
+def test_an_error_before_anything_is_unmasked_costs_nothing(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    plan, grid = make_plan(), LocalGrid(Clients().app, 8)
+    nodes = list(grid.get_node_ids())
+    with open_ledger(tmp_path / "l.jsonl", plan) as ledger:
+        with pytest.raises(ValueError, match="named twice"):
+            make_strategy(plan, ledger).train_round(
+                grid, 1, record(np.zeros(4)), clients=[*nodes[:7], nodes[0]]
+            )
+        assert [entry.status for entry in ledger.entries] == ["void"]
+
+
 def test_a_sum_without_noise_is_refused_by_the_ledger(tmp_path) -> None:  # type: ignore[no-untyped-def]
     plan = make_plan(noise_multiplier=0.0)
     clients = Clients(lambda client, model: unit(0, 1.0))
