@@ -18,7 +18,7 @@ plan: $(VENV)/installed
 	$(BIN)/fedpriv plan .
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -32,7 +32,7 @@ format: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.end_to_end
 	$(BIN)/python -m benchmarks.dp_hype
-	$(BIN)/python -m benchmarks.secure_sum
+	$(BIN)/python benchmarks/secure_sum/run.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -8,7 +8,6 @@ of the modules below is used, so a client process that only handles a key exchan
 * :mod:`fedpriv.tasks.partitions`: IID and Dirichlet partitions, and a picture of them.
 * :mod:`fedpriv.tasks.client_data`: one client's training and validation examples.
 * :mod:`fedpriv.tasks.training`: local training and evaluation.
-* :mod:`fedpriv.tasks.trainable`: refuses state that must not be averaged. Needs neither torch nor Flower.
 * :mod:`fedpriv.tasks.sources`: the data sets on disk and how to fetch them.
 """
 
@@ -17,7 +16,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedpriv.tasks.seeds import derive_seed
-from fedpriv.tasks.trainable import check_trainable
 
 if TYPE_CHECKING:
     from fedpriv.tasks.base import Task
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 #: Names that :func:`get_task` knows. The first is the default: it needs no download.
 TASK_NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "adult", "breast-cancer")
 
-__all__ = ["TASK_NAMES", "check_trainable", "derive_seed", "get_task"]
+__all__ = ["TASK_NAMES", "derive_seed", "get_task"]
 
 
 def get_task(name: str) -> Task:
