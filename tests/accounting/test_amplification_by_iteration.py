@@ -189,6 +189,21 @@ def test_distribution_dominates_the_exact_profile(q):
     assert 0.7 * answer.rdp_epsilon < answer.pld_epsilon < answer.rdp_epsilon
 
 
+def test_sampled_distribution_approaches_the_closed_form():
+    # q just below 1: the composed grid distribution must be the Gaussian of the best split and window.
+    exact = replace(BASE, rounds=500)
+    nearly = replace(exact, sampling_rate=1 - 1e-9)
+    multiplier = exact.gaussian_equivalent() ** -0.5
+    loss = nearly.pld(1e-2)
+    for epsilon in (8.0, 14.0):
+        expected = gaussian_delta(multiplier, epsilon)
+        assert expected * (1 - 1e-6) <= loss.get_delta_for_epsilon(epsilon) <= expected * 1.05
+    separate = replace(exact, release_noise_std=0.1)
+    loss = replace(separate, sampling_rate=1 - 1e-9).pld(1e-2)
+    expected = gaussian_delta(separate.gaussian_equivalent() ** -0.5, 8.0)
+    assert expected * (1 - 1e-6) <= loss.get_delta_for_epsilon(8.0) <= expected * 1.05
+
+
 def test_failure_mass_enters_delta():
     event = AmplificationByIteration(500, 1.05, 0.01, 0.05, 0.1, failure_mass=1e-7)
     sure = replace(event, failure_mass=0.0)

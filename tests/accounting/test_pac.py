@@ -301,7 +301,7 @@ def test_a_fair_coin_moves_nothing():
 def test_information_accumulates_by_the_chain_rule():
     # Three subsets, adaptive rounds: the realised information about the secret stays below the budget.
     rng = np.random.default_rng(5)
-    total, rounds, runs = 0.4, 6, 400
+    total, rounds, runs = 0.4, 6, 250
     gains = []
     for _ in range(runs):
         secret = int(rng.integers(4))
