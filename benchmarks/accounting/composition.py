@@ -77,19 +77,19 @@ def main() -> None:
         import_seconds(f"import numpy, scipy.special{more}") for more in ("", ", fedpriv.accounting")
     )
     lines = [
-        f"Poisson-sampled Gaussian, q = {SAMPLE / POPULATION:g}, noise multiplier {NOISE}, delta {DELTA:g}; CPU seconds.",
+        f"Poisson-sampled Gaussian, q = {SAMPLE / POPULATION:g}, noise multiplier {NOISE}, delta {DELTA:g}; CPU time.",
         "",
         "| what | fedpriv | Flower's RdpAccountant | ratio |",
         "|---|---|---|---|",
         f"| each further round, with its epsilon | {others / (ROUNDS - 1) * 1e6:.1f} us | {per_round * 1e6:,.0f} us | "
         f"{per_round / others * (ROUNDS - 1):,.0f} |",
-        f"| {ROUNDS} rounds with an epsilon after each, the curve's first computation included | {first + others:.3g} s | "
+        f"| {ROUNDS} rounds with an epsilon after each, first curve included | {first + others:.3g} s | "
         f"{per_round * ROUNDS:.4g} s ({FLOWER_ROUNDS} rounds measured, times {ROUNDS // FLOWER_ROUNDS}) | "
         f"{per_round * ROUNDS / (first + others):,.0f} |",
         f"| epsilon after {FLOWER_ROUNDS} rounds | {mine[FLOWER_ROUNDS - 1]:.6f} | {theirs[FLOWER_ROUNDS - 1]:.6f} | |",
         f"| epsilon after {ROUNDS} rounds | {mine[-1]:.6f} | {theirs[-1]:.6f} | largest gap {gap:.1e} |",
         "",
-        f"`import fedpriv.accounting`: {full:.2f} s, numpy with scipy.special alone {base:.2f} s: {full - base:+.2f} s.",
+        f"`import fedpriv.accounting`: {full:.2f} s; numpy and scipy.special alone: {base:.2f} s ({full - base:+.2f} s).",
     ]
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text("\n".join(lines) + "\n")
