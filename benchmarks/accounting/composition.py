@@ -89,7 +89,7 @@ def main() -> None:
         f"| epsilon after {FLOWER_ROUNDS} rounds | {mine[FLOWER_ROUNDS - 1]:.6f} | {theirs[FLOWER_ROUNDS - 1]:.6f} | |",
         f"| epsilon after {ROUNDS} rounds | {mine[-1]:.6f} | {theirs[-1]:.6f} | largest gap {gap:.1e} |",
         "",
-        f"`import fedpriv.accounting`: {full:.2f} s; numpy and scipy.special alone: {base:.2f} s ({full - base:+.2f} s).",
+        f"`import fedpriv.accounting`: {full:.2f} s; numpy, scipy.special alone: {base:.2f} s ({full - base:+.2f} s).",
     ]
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text("\n".join(lines) + "\n")

@@ -43,9 +43,15 @@ class LocalSuperLink:
 
     Use as a context manager. On leaving, every process that it started (the engine's workers included) is ended, and
     its temporary home is removed.
+
+    Parameters
+    ----------
+    variables : dict of str to str, optional
+        Further environment variables of its processes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, variables: dict[str, str] | None = None) -> None:
+        self._variables = variables or {}
         self.home = Path(tempfile.mkdtemp(prefix="fedpriv-flwr-"))
         self.port = _free_port()
         self._mark = uuid.uuid4().hex
@@ -55,17 +61,21 @@ class LocalSuperLink:
     def environment(self) -> dict[str, str]:
         """Environment of everything that belongs to this SuperLink."""
         scripts = str(Path(sys.executable).parent)
-        return os.environ | {
-            "FLWR_HOME": str(self.home),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "PYTHONWARNINGS": "ignore::FutureWarning",
-            "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
-            _MARK: self._mark,
-        }
+        return (
+            os.environ
+            | self._variables
+            | {
+                "FLWR_HOME": str(self.home),
+                "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+                "FLWR_TELEMETRY_ENABLED": "0",
+                "FLWR_DISABLE_UPDATE_CHECK": "1",
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+                "PYTHONWARNINGS": "ignore::FutureWarning",
+                "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+                _MARK: self._mark,
+            }
+        )
 
     def __enter__(self) -> Self:
         (self.home / "config.toml").write_text(

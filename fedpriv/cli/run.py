@@ -106,7 +106,9 @@ def run(
         task = values.get("task", defaults.get("task", "run"))
         name = values["name"] = f"{task}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = Path(values["run-dir"]) / name
-    with LocalSuperLink() as superlink:
+    from fedpriv.stages.source import COMMIT_VARIABLE, commit_of
+
+    with LocalSuperLink({COMMIT_VARIABLE: commit_of(app_folder)}) as superlink:
         command = superlink.flwr("run", str(app_folder), "local", "--stream", "--federation-config")
         command += [f"num-supernodes={clients} client-resources-num-cpus={cpus}"]
         chosen = superlink.home / "chosen.toml"  # a file: values may hold any quotes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from fedpriv.reporting import (
 from fedpriv.settings import Settings
 from fedpriv.stages.base import Run, RunState, report_hypotheses
 from fedpriv.stages.federation import is_simulation
+from fedpriv.stages.source import COMMIT_VARIABLE, commit_of
 from fedpriv.strategies import NoisedSum
 
 if TYPE_CHECKING:
@@ -220,13 +221,9 @@ def _version(name: str) -> str:
 
 
 def _commit() -> str:
-    """Commit of the source tree that fedpriv was imported from; empty outside a git checkout."""
+    """Commit of the app's source tree; empty where nobody knows it.
+
+    An app bundle holds no git data, so ``fedpriv run`` passes the commit of the submitted folder on.
+    """
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return ""
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
+    return os.environ.get(COMMIT_VARIABLE, "") or commit_of(root)
