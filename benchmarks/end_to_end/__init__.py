@@ -1,0 +1,1 @@
+"""The default app over several seeds, against non-private training and against a random candidate."""
