@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--config", "-c", action="append", default=[], metavar="KEY=VALUE", help="run-config key to override"
     )
-    parser.add_argument("--output", type=Path, help="folder of the results; a smoke run writes none without it")
+    parser.add_argument(
+        "--output", type=Path, help="folder of the results; a smoke run writes none without it"
+    )
     options = parser.parse_args(arguments)
     quiet()
     overrides = (QUICK if options.quick else {}) | parse_overrides(options.config)

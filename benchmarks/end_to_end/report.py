@@ -172,7 +172,7 @@ def draw(results: Sequence[SeedResult], settings: Settings, path: Path) -> None:
             place + 0.02,
             place + 0.22,
             color="#4c72b0",
-            label="their mean (RANDGUESS)" if first else None,
+            label="their mean (RANDGUESS)" if first else "",
         )
         axes.plot(
             place + 0.3,
