@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from fedpriv.accounting.allocation_events import RandomAllocation
 from fedpriv.accounting.allocation_gram import Reduction, exact_remove_curve
 from fedpriv.accounting.allocation_profile import COARSE, STANDARD, Resolution
@@ -31,6 +33,9 @@ __all__ = [
     "calibrate_allocation",
     "compare_matrices",
 ]
+
+_ORDERS: Final = np.union1d(DEFAULT_ORDERS, np.arange(64.0, 257.0, 8))
+"""The default orders leave a gap between 63 and 128 where many of the best ones lie."""
 
 FAMILIES: Final[tuple[MatrixKind, ...]] = ("identity", "bsr", "bisr", "bandmf", "blt")
 
@@ -132,7 +137,7 @@ def allocation_epsilon(
             math.inf, delta, "none", math.inf, {}, ("Gaussian noise has no pure epsilon",)
         )
     directions, notes = _profile_candidates(event, delta, resolution)
-    curves = event.curves(DEFAULT_ORDERS)
+    curves = event.curves(_ORDERS)
     directions["rdp"] = (curves.remove.to_epsilon(delta).epsilon, curves.add.to_epsilon(delta).epsilon)
     if conditional:
         from fedpriv.accounting.allocation_conditional import conditional_epsilon
@@ -276,8 +281,8 @@ def _quick_epsilon(event: RandomAllocation, delta: float, resolution: Resolution
         law = event.upper_law(delta, None, resolution)
         remove, add = law.epsilon_remove(delta), law.epsilon_add(delta)
     except OverflowError:
-        return event.curves(DEFAULT_ORDERS).to_epsilon(delta).epsilon
+        return event.curves(_ORDERS).to_epsilon(delta).epsilon
     if exact and event.matrix is not None and remove > add:
-        curve = exact_remove_curve(event.matrix, event.bins, event.noise_multiplier, DEFAULT_ORDERS)
+        curve = exact_remove_curve(event.matrix, event.bins, event.noise_multiplier, _ORDERS)
         remove = min(remove, curve.scaled(event.epochs if event.redraw else 1).to_epsilon(delta).epsilon)
     return max(remove, add)

@@ -121,9 +121,9 @@ def test_more_correlation_and_less_noise_cost_more():
     def epsilon(matrix, noise):
         return matrix_curves(matrix, 20, noise, orders).to_epsilon(1e-6).epsilon
 
-    by_noise = [epsilon(bandmf(20, 3), noise) for noise in (0.7, 1.0, 2.0, 5.0)]
+    by_noise = [epsilon(bandmf(20, 2), noise) for noise in (0.7, 1.5, 5.0)]
     assert by_noise == sorted(by_noise, reverse=True)
-    by_band = [epsilon(bsr(20, band), 2.0) for band in (1, 2, 4, 8, 16)]
+    by_band = [epsilon(bsr(20, band), 2.0) for band in (1, 2, 3, 8)]
     assert by_band == sorted(by_band)
 
 

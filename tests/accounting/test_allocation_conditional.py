@@ -80,7 +80,7 @@ def test_the_general_method_agrees_with_the_special_one():
 
 
 def test_correlated_noise_dominates_the_lower_value():
-    event = RandomAllocation(10, 5.0, matrix=bsr(10, 2))
+    event = RandomAllocation(6, 5.0, matrix=bsr(6, 2))
     epsilon = conditional_epsilon(event, 1e-5)
     assert max(law.epsilon(1e-5) for law in event.lower_laws(1e-5)) < epsilon < math.inf
 

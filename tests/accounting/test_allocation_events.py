@@ -156,15 +156,15 @@ def test_monotone_in_epochs_bins_and_noise():
         arguments = {"bins": 30, "noise_multiplier": 2.0, "epochs": 2, "redraw": False, **changes}
         if arguments.pop("correlated", False):
             rounds = arguments["bins"] * arguments["epochs"]
-            arguments["matrix"] = bsr(rounds, 3)
+            arguments["matrix"] = bsr(rounds, 2)
         return allocation_epsilon(RandomAllocation(**arguments), 1e-6).epsilon
 
     for fixed in ({}, {"redraw": True}, {"correlated": True}):
-        by_epochs = [epsilon(epochs=k, **fixed) for k in (1, 2, 4, 9)]
+        by_epochs = [epsilon(epochs=k, **fixed) for k in (1, 3, 9)]
         assert by_epochs == sorted(by_epochs)
-        by_bins = [epsilon(bins=b, **fixed) for b in (10, 20, 60, 200)]
+        by_bins = [epsilon(bins=b, **fixed) for b in (10, 30, 90)]
         assert by_bins == sorted(by_bins, reverse=True)
-        by_noise = [epsilon(noise_multiplier=s, **fixed) for s in (1.0, 1.5, 3.0, 8.0)]
+        by_noise = [epsilon(noise_multiplier=s, **fixed) for s in (1.0, 2.5, 8.0)]
         assert by_noise == sorted(by_noise, reverse=True)
 
 
