@@ -40,6 +40,14 @@ def ours_profile(
     return event.upper_law(delta, resolution=resolution).epsilon(delta), lower
 
 
+def ours_add(sigma: float, bins: int, epochs: int, delta: float) -> tuple[float, float]:
+    """Upper and lower value of the add direction."""
+    from fedpriv.accounting.allocation import RandomAllocation
+
+    event = RandomAllocation(bins, sigma, epochs, redraw=epochs > 1)
+    return event.upper_law(delta).epsilon_add(delta), next(event.lower_laws(delta)).epsilon_add(delta)
+
+
 def ours_upper(sigma: float, bins: int, epochs: int, delta: float) -> tuple[float, None]:
     """The upper value alone: what an accountant needs."""
     from fedpriv.accounting.allocation import RandomAllocation
@@ -74,6 +82,7 @@ def renyi_banded(sigma: float, bins: int, epochs: int, delta: float) -> tuple[fl
 OURS: dict[str, Callable[..., tuple[float, float | None]]] = {
     "fedpriv profile": ours_profile,
     "fedpriv profile, fine": lambda **question: ours_profile(**question, fine=True),
+    "fedpriv profile, add direction": ours_add,
     "fedpriv upper": ours_upper,
     "fedpriv Rényi": ours_renyi,
     "orders 2..256 at once": renyi_one_pass,
@@ -158,13 +167,8 @@ def seconds(value: Answer) -> str:
 def against_peers(bench: Bench) -> None:
     """One epoch: our two-sided value against the other packages."""
     rows = []
-    for sigma, bins, delta in (
-        (1.0, 100, 1e-6),
-        (1.0, 1000, 1e-6),
-        (0.5, 1000, 1e-6),
-        (0.3, 1000, 1e-6),
-        (1.0, 10_000, 1e-6),
-    ):
+    delta = 1e-6
+    for sigma, bins in ((1.0, 100), (1.0, 1000), (0.5, 1000), (0.3, 1000), (1.0, 10_000)):
         question = {"sigma": sigma, "bins": bins, "epochs": 1, "delta": delta}
         mine, upper = bench.ask("fedpriv profile", **question), bench.ask("fedpriv upper", **question)
         renyi = bench.ask("fedpriv Rényi", **question)
@@ -248,7 +252,7 @@ def full_range(bench: Bench) -> None:
 def epochs(bench: Bench) -> None:
     """Redrawn epochs."""
     rows = []
-    for sigma, bins, count, delta in ((1.0, 100, 10, 1e-6), (1.0, 1000, 10, 1e-6), (2.0, 1000, 100, 1e-6)):
+    for sigma, bins, count, delta in ((1.0, 100, 10, 1e-6), (1.0, 1000, 10, 1e-6), (2.0, 10, 100, 1e-6)):
         question = {"sigma": sigma, "bins": bins, "epochs": count, "delta": delta}
         setting = f"sigma {sigma:g}, b = {bins}, k = {count}"
         for name in (
@@ -263,6 +267,10 @@ def epochs(bench: Bench) -> None:
             )
             setting = ""
     bench.table("Bins redrawn in each of k epochs", ["setting", "method", "lower", "epsilon", "time"], rows)
+    bench.say(
+        "The add direction of `random-allocation` charges one of its terms once instead of k times: for k > 1 it falls "
+        "below our lower value, so it is not a bound there (its remove direction is the same Rényi bound as ours)."
+    )
 
 
 def renyi(bench: Bench) -> None:

@@ -39,6 +39,15 @@ def direct(sigma: float, bins: int, epochs: int, delta: float) -> tuple[float, f
     return allocation_epsilon_direct(params, config), None
 
 
+def direct_add(sigma: float, bins: int, epochs: int, delta: float) -> tuple[float, float | None]:
+    """random-allocation: the add direction of its "direct" method."""
+    from random_allocation import PrivacyParams, SchemeConfig
+    from random_allocation.random_allocation_scheme.direct import allocation_epsilon_direct_add
+
+    params = PrivacyParams(sigma=sigma, num_steps=bins, num_epochs=epochs, delta=delta)
+    return allocation_epsilon_direct_add(params, SchemeConfig()), None
+
+
 def decomposition(sigma: float, bins: int, epochs: int, delta: float) -> tuple[float, float | None]:
     """random-allocation: the "decomposition" method (a Poisson-sampled distribution, enlarged)."""
     from random_allocation import PrivacyParams, SchemeConfig, allocation_epsilon_decomposition
@@ -51,6 +60,7 @@ METHODS = {
     "pld-accounting range": pld_range,
     "pld-accounting default": pld_default,
     "random-allocation direct": direct,
+    "random-allocation direct, add direction": direct_add,
     "random-allocation decomposition": decomposition,
 }
 
