@@ -235,9 +235,9 @@ def full_range(bench: Bench) -> None:
                 f"{sigma:g}",
                 f"{bins}",
                 f"{delta:g}",
-                f"[{shown(coarse['lower'], 7)}, {shown(coarse['upper'], 7)}]",
+                f"[{shown(coarse['lower'], 9)}, {shown(coarse['upper'], 9)}]",
                 seconds(coarse),
-                f"[{shown(fine['lower'], 7)}, {shown(fine['upper'], 7)}]",
+                f"[{shown(fine['lower'], 9)}, {shown(fine['upper'], 9)}]",
                 seconds(fine),
                 f"{fine['megabytes']:.0f} MB",
             ]
@@ -259,7 +259,9 @@ def epochs(bench: Bench) -> None:
             "fedpriv profile",
             "fedpriv Rényi",
             "pld-accounting default",
-            "random-allocation decomposition",
+            "random-allocation direct",
+            "fedpriv profile, add direction",
+            "random-allocation direct, add direction",
         ):
             result = bench.ask(name, **question)
             rows.append(

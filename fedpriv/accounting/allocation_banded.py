@@ -93,6 +93,11 @@ def banded_log_moments(gram: CyclicGram, largest: int) -> FloatArray:
     ------
     InvalidArgument
         When an entry is negative or not finite, the band does not fit into the bins, or sums would overflow.
+
+    Notes
+    -----
+    Formal guarantees: exact up to rounding (a sum of non-negative terms around 1: small divergences keep their
+    digits); without off-diagonal entries it equals `allocation_renyi.log_moments`.
     """
     bands, p, b = gram.bands, gram.band, gram.bins
     check_integer(2, largest=largest, band=p)

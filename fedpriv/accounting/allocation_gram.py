@@ -125,6 +125,11 @@ def matrix_curves(
         Standard deviation of Z over the clip norm, > 0.
     orders : array of shape (n,)
         Orders > 1.
+
+    Notes
+    -----
+    Formal guarantees: an upper bound per order and direction, for adaptive contributions too; exact in the remove
+    direction, up to the orders of the programme, when C has at most 4 bands that fit into the bins.
     """
     remove, add = _matrix_divergences(matrix, int(bins), float(noise_multiplier), orders.tobytes())
     return DirectionalCurves(RdpCurve(orders, remove), RdpCurve(orders, add))

@@ -84,6 +84,17 @@ def allocation_law(
     ------
     InvalidArgument
         When an argument is outside its range.
+
+    Notes
+    -----
+    Formal guarantees:
+
+    * the lower law never reports more than the truth and the upper law never less, in both directions, for every
+      epsilon, and for delta from ``smallest_delta`` on; rounding errors are bounded and charged;
+    * adaptive and shorter contributions cost no more than the upper law says;
+    * one bin brackets the analytic Gaussian curve;
+    * more noise, more bins and a larger delta give a smaller epsilon, beyond the width of the bracket;
+    * memory stays far below a gigabyte for s in [0.2, 100], b up to 10^6 and delta down to 1e-12.
     """
     check_positive(noise_multiplier=noise_multiplier, smallest_delta=smallest_delta)
     check_integer(1, bins=bins)
