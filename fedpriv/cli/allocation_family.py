@@ -113,7 +113,9 @@ def allocation_family(
         (
             "the noise multiplier is the standard deviation of the independent noise Z over the clip norm",
             neighbours_sentence("add_or_remove"),
-            "every unit keeps its bin over all epochs" if fixed else "every unit draws a new bin each epoch",
+            "every unit keeps its bin over all epochs"
+            if fixed
+            else "every unit draws a new bin each epoch, and the noise starts afresh with it",
         ),
         "epochs",
     )
