@@ -206,16 +206,23 @@ def blt(bins: int, epochs: int = 1, buffers: int = 3) -> StrategyMatrix:
             return 300.0
         return math.log(error) + 2 * math.log(np.linalg.norm(first_bin_of(column, bins)))
 
-    best: Any = None
+    starts = []
     for spread in (1.0, 0.5):
         # Time constants spread geometrically between one round and the whole run.
         constants = np.exp(np.linspace(0.5, max(spread * math.log(rounds + 1), 0.6), buffers))
         decays = np.exp(-1 / constants)
         weights = 0.5 / (buffers * np.sqrt(constants))
-        x = np.concatenate([np.log(decays / (1 - decays)), np.log(weights)])
-        found = optimize.minimize(objective, x, method="L-BFGS-B", options={"maxiter": 300})
-        if best is None or found.fun < best.fun:
-            best = found
+        starts.append(np.concatenate([np.log(decays / (1 - decays)), np.log(weights)]))
+    if buffers > 1:
+        # The best matrix with one buffer less, and a buffer that hardly counts.
+        fewer = blt(bins, epochs, buffers - 1)
+        decays = np.clip(np.append(fewer.decays, 0.5), 1e-12, 1 - 1e-9)
+        weights = np.maximum(np.append(fewer.weights, 1e-6), 1e-13)
+        starts.append(np.concatenate([np.log(decays / (1 - decays)), np.log(weights)]))
+    found = [
+        optimize.minimize(objective, start, method="L-BFGS-B", options={"maxiter": 300}) for start in starts
+    ]
+    best = min(found, key=lambda result: float(result.fun))
     decays_found, weights_found = unpack(best.x)
     norm = float(np.linalg.norm(_blt_columns(1.0, decays_found, weights_found, rounds)[0]))
     return StrategyMatrix("blt", rounds, (1 / norm,), decays_found, weights_found)

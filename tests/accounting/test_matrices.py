@@ -116,6 +116,7 @@ def test_optimised_matrices_beat_their_starting_points():
         learnt = cost(blt(bins, epochs, 2), bins)
         assert learnt < cost(identity(bins * epochs), bins)
         assert learnt < cost(bandmf(bins * epochs, 2), bins)
+        assert cost(blt(bins, epochs, 4), bins) <= learnt * (1 + 1e-5) < cost(blt(bins, epochs, 1), bins)
 
 
 @pytest.mark.parametrize("matrix", matrices(), ids=lambda m: m.kind)
