@@ -80,7 +80,7 @@ def forecast(settings: Any) -> dict[str, Any]:
                     {"name": h.name, "status": h.status, "detail": h.detail}
                     for h in [
                         *stage.hypotheses(),
-                        *(plans.hidden.hypotheses if plans.hidden and name == "train" else ()),
+                        *(plans.bounds[name].hypotheses if name in plans.bounds else ()),
                     ]
                 ],
             }

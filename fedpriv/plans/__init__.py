@@ -4,7 +4,7 @@ What runs and what is accounted come from one object: strategies take their para
 ledger takes ``plan.events()``; no privacy number is typed in twice.
 """
 
-from fedpriv.plans.base import Forecast, Hypothesis, Plan
+from fedpriv.plans.base import AnyPlan, Forecast, Hypothesis, PacPlan, Plan
 from fedpriv.plans.calibrate import CalibratedPlans, calibrate_plans
 from fedpriv.plans.dpsgd_dc import DpsgdDcPlan
 from fedpriv.plans.evaluation import EvaluationPlan
@@ -13,6 +13,7 @@ from fedpriv.plans.noise import NoiseModel
 from fedpriv.plans.vote import VotePlan
 
 __all__ = [
+    "AnyPlan",
     "CalibratedPlans",
     "DpsgdDcPlan",
     "EvaluationPlan",
@@ -20,6 +21,7 @@ __all__ = [
     "HiddenState",
     "Hypothesis",
     "NoiseModel",
+    "PacPlan",
     "Plan",
     "TrainingFacts",
     "VotePlan",

@@ -52,7 +52,50 @@ class Forecast:
     warnings: tuple[str, ...] = ()
 
 
-class Plan(ABC):
+class AnyPlan(ABC):
+    """What the plans of all stages answer, whatever kind of privacy they give."""
+
+    @property
+    @abstractmethod
+    def releases(self) -> int:
+        """Number of releases if the stage runs to its end."""
+
+    @property
+    def num_rounds(self) -> int:
+        """Number of rounds; one release each unless a plan says otherwise."""
+        return self.releases
+
+    @abstractmethod
+    def hypotheses(self) -> list[Hypothesis]:
+        """Conditions of the guarantee, with their status."""
+
+    @abstractmethod
+    def forecast(self) -> Forecast:
+        """Noise against signal."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, str | float | int]:
+        """The mechanism as a table: everything that a reviewer needs to recompute the guarantee."""
+
+
+class PacPlan(AnyPlan):
+    """A plan whose guarantee is a mutual information per silo: PAC privacy, no differential privacy.
+
+    It has no events and never an epsilon; the ledger keeps it on lines of its own.
+    """
+
+    @property
+    @abstractmethod
+    def nats(self) -> float:
+        """Mutual information that all releases of one silo may carry about its secret, in nats."""
+
+    @property
+    @abstractmethod
+    def posterior_success(self) -> float:
+        """Most that an attacker's success probability can be, against 1/2 before the releases."""
+
+
+class Plan(AnyPlan):
     """Couples the sampler, the mechanism with its noise, and the privacy event of one stage.
 
     Attributes
@@ -81,17 +124,9 @@ class Plan(ABC):
     def events(self) -> dict[View, PrivacyEvent]:
         """Privacy event of one release, per view."""
 
-    @abstractmethod
-    def hypotheses(self) -> list[Hypothesis]:
-        """Conditions of the guarantee, with their status."""
-
-    @abstractmethod
-    def forecast(self) -> Forecast:
-        """Noise against signal."""
-
-    @abstractmethod
-    def describe(self) -> dict[str, str | float | int]:
-        """The mechanism as a table: everything that a reviewer needs to recompute the guarantee."""
+    def visibility(self, view: View) -> str:
+        """Why a view was or was not amplified, as the second half of a sentence about who it is."""
+        return "; every client takes part, nothing is sampled."
 
     def infinite_views(self) -> tuple[View, ...]:
         """Views for which this plan openly gives no guarantee (central noise: the server's).

@@ -13,7 +13,6 @@ from fedpriv.accounting.gaussian import gaussian_noise_multiplier
 from fedpriv.accounting.validators import InvalidArgument, check_delta, check_positive
 from fedpriv.accounting.vocabulary import Adjacency, View
 from fedpriv.plans.base import Plan
-from fedpriv.plans.vote import VotePlan
 
 PlanBuilder = Callable[[float], Plan]
 """From a noise multiplier to the plan that uses it."""
@@ -25,7 +24,7 @@ class CalibratedPlans:
 
     Parameters
     ----------
-    vote : VotePlan or None
+    vote : Plan or None
         Tuning, if the run tunes.
     train : Plan or None
         Training, if the run trains.
@@ -33,7 +32,7 @@ class CalibratedPlans:
         Composed epsilon of everything in the budget view, as planned.
     """
 
-    vote: VotePlan | None
+    vote: Plan | None
     train: Plan | None
     epsilon: Epsilon
 
@@ -49,7 +48,7 @@ def calibrate_plans(
     delta: float,
     adjacency: Adjacency,
     view: View,
-    make_vote: Callable[[float], VotePlan] | None = None,
+    make_vote: PlanBuilder | None = None,
     make_train: PlanBuilder | None = None,
     tune_share: float = 0.1,
     fixed: Sequence[Plan] = (),
@@ -104,7 +103,8 @@ def calibrate_plans(
             fixed_events=tuple(paid),
         ).noise_multiplier
 
-    vote, train = None, None
+    vote: Plan | None = None
+    train: Plan | None = None
     if make_vote is not None and make_train is not None:
         vote = make_vote(gaussian_noise_multiplier(target_epsilon, delta) / math.sqrt(tune_share))
         _check_guarantee(plan_events(vote, view), view)

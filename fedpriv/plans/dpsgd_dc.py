@@ -181,6 +181,27 @@ class DpsgdDcPlan(Plan):
         server = self.noise.server_event(participants if sampler.hides_cohort else plain)
         return {"server": server, "participants": participants, "release": release}
 
+    def visibility(self, view: View) -> str:
+        sampler, events = self.sampler, self.events()
+        if isinstance(sampler, SelfSampling):
+            if isinstance(events[view], Gaussian):
+                return (
+                    " and may tell by the time of a reply who took part: charged as if the client always did."
+                )
+            return (
+                f", but not who took part: charged with amplification by sampling at rate {sampler.rate:g}."
+            )
+        if sampler.name == "server":
+            if view != "release":
+                return " and may know the cohort: every round is charged as if the client took part."
+            amplified = events["release"] != events["participants"]
+            return " does not know the cohorts: " + (
+                "charged with amplification by sampling."
+                if amplified
+                else "not amplified, because the number of noise shares depends on the cohort."
+            )
+        return "; every client takes part in every round, nothing is sampled."
+
     def hypotheses(self) -> list[Hypothesis]:
         found = [
             Hypothesis(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,6 +12,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 class SettingsError(ValueError):
     """A run-config key has a bad value; the message names the key, the value and what is allowed."""
+
+
+def positive(kind: type) -> Callable[[Any], None]:
+    """Check of a candidate's value: a positive number, or a positive integer for ``int``."""
+
+    def check(value: Any) -> None:
+        good = isinstance(value, int) if kind is int else isinstance(value, int | float)
+        if isinstance(value, bool) or not good or not 0 < value < math.inf:
+            raise ValueError(f"candidates with positive {kind.__name__} values; got {value!r}")
+
+    return check
 
 
 def _kebab(name: str) -> str:
@@ -35,6 +47,13 @@ class SettingsModel(BaseModel):
     )
     prefix: ClassVar[str] = ""
     title: ClassVar[str] = ""
+    #: Name of the stage that the table belongs to; "" for none.
+    stage: ClassVar[str] = ""
+    #: Keys (without prefix) that a candidate of the vote may set, with a check of the value that raises
+    #: ValueError.
+    tunable: ClassVar[Mapping[str, Callable[[Any], None]]] = {}
+    #: Candidates that the vote chooses from unless ``tune.grid`` names others, as JSON.
+    default_grid: ClassVar[str] = ""
 
     @classmethod
     def keys(cls) -> dict[str, str]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from fedpriv.settings.base import SettingsError, SettingsModel, refuse_unknown
 from fedpriv.settings.run import RunSettings
 from fedpriv.settings.train import TrainSettings
-from fedpriv.settings.tune import TuneSettings
+from fedpriv.settings.tune import TuneSettings, parse_grid
 
 #: All tables in the order of the documentation.
 TABLES: tuple[type[SettingsModel], ...] = (RunSettings, TuneSettings, TrainSettings)
+
+
+Table = TypeVar("Table", bound=SettingsModel)
 
 
 @dataclass(frozen=True)
@@ -23,32 +26,60 @@ class Settings:
 
     Parameters
     ----------
-    run : RunSettings
-        What every stage shares.
-    tune : TuneSettings
-        The vote.
-    train : TrainSettings
-        Training.
+    tables : tuple of SettingsModel
+        One of each kind in ``TABLES``.
     """
 
-    run: RunSettings
-    tune: TuneSettings
-    train: TrainSettings
+    tables: tuple[SettingsModel, ...]
+
+    def of(self, kind: type[Table]) -> Table:
+        """The table of a kind, for instance ``settings.of(TrainSettings)``."""
+        return next(table for table in self.tables if isinstance(table, kind))
+
+    @property
+    def run(self) -> RunSettings:
+        """What every stage shares."""
+        return self.of(RunSettings)
+
+    @property
+    def tune(self) -> TuneSettings:
+        """The vote."""
+        return self.of(TuneSettings)
+
+    @property
+    def train(self) -> TrainSettings:
+        """Client-level training."""
+        return self.of(TrainSettings)
+
+    @property
+    def tuned(self) -> SettingsModel:
+        """The table that the vote's candidates change: of the stage that follows the vote, or of training."""
+        names = self.run.stage_names
+        after = names[names.index("tune") + 1 :] if "tune" in names else ()
+        return next((t for name in after for t in self.tables if t.stage == name and t.tunable), self.train)
+
+    def replacing(self, *tables: SettingsModel) -> Settings:
+        """The settings with some tables put in the place of those of their kind."""
+        kinds = {type(table): table for table in tables}
+        return Settings(tuple(kinds.get(type(table), table) for table in self.tables))
+
+    def with_run(self, **changes: Any) -> Settings:
+        """The settings with some fields of the run's own table changed."""
+        return self.replacing(self.run.model_copy(update=changes))
 
     def with_candidate(self, candidate: Mapping[str, Any]) -> Settings:
-        """Return the settings with a candidate's train keys put in."""
+        """The settings with a candidate's values put into the tuned table."""
         changes = {key.replace("-", "_"): value for key, value in candidate.items()}
-        values = self.train.model_dump() | changes
-        return replace(self, train=TrainSettings(**values))
+        return self.replacing(type(self.tuned)(**(self.tuned.model_dump() | changes)))
 
     def to_run_config(self) -> dict[str, Any]:
         """Flat run configuration, defaults filled in."""
-        return {**self.run.to_run_config(), **self.tune.to_run_config(), **self.train.to_run_config()}
+        return {key: value for table in self.tables for key, value in table.to_run_config().items()}
 
     def to_toml(self) -> str:
         """The resolved configuration as TOML, one table per stage."""
         lines: list[str] = []
-        for table in (self.run, self.tune, self.train):
+        for table in self.tables:
             if table.prefix:
                 lines.append(f"\n[{table.prefix.rstrip('.')}]")
             for key, field in table.keys().items():
@@ -72,7 +103,7 @@ def known_keys() -> list[str]:
 
 def default_run_config() -> dict[str, Any]:
     """All keys with their defaults (what ``[tool.flwr.app.config]`` holds)."""
-    return resolve_settings({}).to_run_config()
+    return {key: value for table in TABLES for key, value in table().to_run_config().items()}
 
 
 def resolve_settings(run_config: Mapping[str, Any]) -> Settings:
@@ -93,11 +124,9 @@ def resolve_settings(run_config: Mapping[str, Any]) -> Settings:
         For an unknown key, a bad value, or values that do not go together.
     """
     refuse_unknown(run_config, known_keys())
-    settings = Settings(
-        RunSettings.from_run_config(run_config),
-        TuneSettings.from_run_config(run_config),
-        TrainSettings.from_run_config(run_config),
-    )
+    settings = Settings(tuple(table.from_run_config(run_config) for table in TABLES))
+    if not settings.tune.grid:
+        settings = settings.replacing(settings.tune.model_copy(update={"grid": settings.tuned.default_grid}))
     _check_combinations(settings)
     return settings
 
@@ -128,12 +157,14 @@ def _check_combinations(settings: Settings) -> None:
             f"run config: min-survivors = {run.min_survivors}: should be at most num-clients, "
             f"{run.num_clients}"
         )
-    candidates = tune.candidates
+    try:
+        candidates = parse_grid(tune.grid, settings.tuned.tunable)
+    except ValueError as error:
+        raise SettingsError(f"run config: tune.grid = {tune.grid!r}: should be {error}") from None
     if "tune" in run.stage_names and tune.resolved_votes > len(candidates):
         raise SettingsError(
             f"run config: tune.votes = {tune.votes}: should be at most {len(candidates)}, the number of "
             "candidates"
         )
-    order = [name for name in run.stage_names if name in ("tune", "train")]
-    if order == ["train", "tune"]:
-        raise SettingsError(f"run config: stages = {run.stages!r}: should have tune before train")
+    if "tune" in run.stage_names[1:]:
+        raise SettingsError(f"run config: stages = {run.stages!r}: should have tune first")

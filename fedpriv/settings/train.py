@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from fedpriv.settings.base import SettingsModel
+from fedpriv.settings.base import SettingsModel, positive
+
+
+def _fraction(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"candidates with momentum in [0, 1); got {value!r}")
+
+
+#: Keys that a candidate may set, with the check of a value. All of them act on a client alone, so that a
+#: client can judge them on its own data.
+TUNABLE: dict[str, Callable[[Any], None]] = {
+    "learning-rate": positive(float),
+    "momentum": _fraction,
+    "local-steps": positive(int),
+    "batch-size": positive(int),
+    "clip-norm": positive(float),
+}
+
+DEFAULT_GRID = '{"learning-rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0], "local-steps": [2, 8]}'
 
 
 class TrainSettings(SettingsModel):
     """Rounds of private training."""
 
     prefix: ClassVar[str] = "train."
+    stage: ClassVar[str] = "train"
+    tunable: ClassVar = TUNABLE
+    default_grid: ClassVar[str] = DEFAULT_GRID
     title: ClassVar[str] = "Training (client-level DPSGD-DC)"
 
     rounds: int = Field(15, ge=1, description="Rounds; the noise is solved for all of them.")
@@ -53,28 +73,3 @@ class TrainSettings(SettingsModel):
         description="sampling = self: what a client does when its coin says no; skip is faster, but the time "
         "of a reply reveals the coin, so only the release view is then charged with amplification.",
     )
-
-
-def _positive(kind: type) -> Callable[[Any], None]:
-    def check(value: Any) -> None:
-        good = isinstance(value, int) if kind is int else isinstance(value, int | float)
-        if isinstance(value, bool) or not good or not 0 < value < math.inf:
-            raise ValueError(f"candidates with positive {kind.__name__} values; got {value!r}")
-
-    return check
-
-
-def _fraction(value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ValueError(f"candidates with momentum in [0, 1); got {value!r}")
-
-
-#: Keys that a candidate may set, with the check of a value. All of them act on a client alone, so that a
-#: client can judge them on its own data.
-TUNABLE: dict[str, Callable[[Any], None]] = {
-    "learning-rate": _positive(float),
-    "momentum": _fraction,
-    "local-steps": _positive(int),
-    "batch-size": _positive(int),
-    "clip-norm": _positive(float),
-}

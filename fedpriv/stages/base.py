@@ -12,10 +12,11 @@ from flwr.serverapp import Grid
 
 from fedpriv.accounting.vocabulary import View
 from fedpriv.ledger import Ledger
+from fedpriv.plans import HiddenState, PacPlan
 from fedpriv.reporting import Progress, StageReport
 from fedpriv.settings import Settings
 from fedpriv.stages.folder import RunFolder
-from fedpriv.stages.planning import RunPlans
+from fedpriv.stages.planning import Planner, RunPlans
 from fedpriv.strategies import NoisedSum
 
 Evaluator = Callable[[int, ArrayRecord], float | None]
@@ -126,10 +127,36 @@ class Stage(ABC):
         Value in the ``stages`` key.
     kind : str
         What it is, for people.
+    noun : str
+        What it does, as the subject of a sentence ("training stopped").
     """
 
     name: ClassVar[str]
     kind: ClassVar[str]
+    noun: ClassVar[str] = "the stage"
+
+    @classmethod
+    @abstractmethod
+    def planner(cls, settings: Settings, length: int) -> Planner | PacPlan:
+        """How the stage's plan comes about.
+
+        Parameters
+        ----------
+        settings : Settings
+            The run's configuration.
+        length : int
+            Number of model coordinates.
+
+        Returns
+        -------
+        Planner or PacPlan
+            A PAC plan has no noise multiplier to solve.
+        """
+
+    @classmethod
+    def stage_bound(cls, settings: Settings, plan: Any, initial: ArrayRecord) -> HiddenState | None:
+        """Bound on the release view of the stage as a whole; None for composition of its rounds."""
+        return None
 
     @abstractmethod
     def run(self, run: Run, state: RunState) -> StageReport:

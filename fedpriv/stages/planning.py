@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord
 
@@ -12,7 +12,6 @@ from fedpriv.accounting.events import NonPrivate, PrivacyEvent
 from fedpriv.accounting.vocabulary import VIEWS, View
 from fedpriv.mechanisms import (
     ArrayLayout,
-    Ballot,
     FixedSizeCohort,
     FullParticipation,
     PoissonCohort,
@@ -20,16 +19,34 @@ from fedpriv.mechanisms import (
     SelfSampling,
 )
 from fedpriv.plans import (
-    DpsgdDcPlan,
+    AnyPlan,
     EvaluationPlan,
     HiddenState,
+    PacPlan,
     Plan,
-    VotePlan,
     calibrate_plans,
-    hidden_state,
 )
-from fedpriv.plans.calibrate import plan_events
-from fedpriv.settings import Settings
+from fedpriv.plans.calibrate import PlanBuilder, plan_events
+from fedpriv.settings import Settings, SettingsError
+
+
+@dataclass(frozen=True)
+class Planner:
+    """How the plan of one stage comes about.
+
+    Parameters
+    ----------
+    build : callable
+        From a noise multiplier to the plan.
+    noise_multiplier : float
+        As configured; 0 to solve it from the target epsilon.
+    key : str
+        Run-config key of the noise multiplier, for messages.
+    """
+
+    build: PlanBuilder
+    noise_multiplier: float
+    key: str
 
 
 @dataclass(frozen=True)
@@ -38,42 +55,47 @@ class RunPlans:
 
     Parameters
     ----------
-    vote : VotePlan or None
-        Tuning.
-    train : DpsgdDcPlan or None
-        Training.
+    stages : dict of str to AnyPlan
+        By the name of the stage, in the order in which they run.
     evaluation : EvaluationPlan or None
         Private evaluation.
-    hidden : HiddenState or None
-        Release view of the training as a whole, when its hyperparameters are known before the run (no vote).
+    bounds : dict of str to HiddenState
+        Bounds on the release view of a stage as a whole, where its hyperparameters are known before the run.
     """
 
-    vote: VotePlan | None
-    train: DpsgdDcPlan | None
-    evaluation: EvaluationPlan | None
-    hidden: HiddenState | None = None
+    stages: dict[str, AnyPlan]
+    evaluation: EvaluationPlan | None = None
+    bounds: dict[str, HiddenState] = field(default_factory=dict)
 
-    def named(self) -> dict[str, Plan]:
+    def named(self) -> dict[str, AnyPlan]:
         """Stage name -> plan, in the order in which they run."""
-        plans = {"tune": self.vote, "train": self.train, "evaluate": self.evaluation}
-        return {name: plan for name, plan in plans.items() if plan is not None}
+        return self.stages | ({} if self.evaluation is None else {"evaluate": self.evaluation})
+
+    def private(self) -> dict[str, Plan]:
+        """The plans that differential privacy covers."""
+        return {name: plan for name, plan in self.named().items() if isinstance(plan, Plan)}
+
+    def pac(self) -> dict[str, PacPlan]:
+        """The plans that PAC privacy covers; they have no epsilon."""
+        return {name: plan for name, plan in self.named().items() if isinstance(plan, PacPlan)}
 
     def epsilon(self, view: View, delta: float, *, use_pld: bool = True) -> Epsilon:
-        """Composed epsilon of everything that is planned, in one view."""
-        plans = self.named().values()
-        adjacency = next(iter(plans)).adjacency
-        accountant = Accountant(adjacency)
-        for plan in plans:
-            for event, count in self._events(plan, view):
+        """Composed epsilon of everything planned that differential privacy covers, in one view."""
+        plans = self.private()
+        if not plans:
+            return Epsilon(0.0, delta, "none")
+        accountant = Accountant(next(iter(plans.values())).adjacency, next(iter(plans.values())).unit)
+        for name, plan in plans.items():
+            for event, count in self._events(name, plan, view):
                 if isinstance(event, NonPrivate):
                     return Epsilon(math.inf, delta, "none", notes=(f"no guarantee: {event.reason}",))
                 accountant.compose(event, count)
         return accountant.epsilon(delta, use_pld=use_pld)
 
-    def _events(self, plan: Plan, view: View) -> list[tuple[PrivacyEvent, int]]:
-        hidden = self.hidden
-        if view == "release" and plan is self.train and hidden is not None and not hidden.conditional:
-            return [(hidden.event, 1)] if hidden.event is not None else plan_events(plan, view)
+    def _events(self, name: str, plan: Plan, view: View) -> list[tuple[PrivacyEvent, int]]:
+        bound = self.bounds.get(name)
+        if view == "release" and bound is not None and bound.event is not None and not bound.conditional:
+            return [(bound.event, 1)]
         return plan_events(plan, view)
 
     def epsilons(self, delta: float) -> dict[View, Epsilon]:
@@ -97,6 +119,17 @@ def make_sampler(settings: Settings) -> Sampler:
     return FixedSizeCohort(max(1, round(run.sampling_rate * run.num_clients)))
 
 
+def min_survivors_of_all(settings: Settings) -> int:
+    """Fewest clients in a sum over the whole federation."""
+    return resolve_min_survivors(settings.run.min_survivors, settings.run.num_clients)
+
+
+def min_survivors_of_cohort(settings: Settings) -> int:
+    """Fewest clients in a sum over a round's cohort."""
+    asked = make_sampler(settings).expected_asked(settings.run.num_clients)
+    return resolve_min_survivors(settings.run.min_survivors, asked)
+
+
 def resolve_min_survivors(configured: int, asked: int) -> int:
     """Fewest clients in a sum: as configured, or 90 % of those asked, at least 3 where there are 3.
 
@@ -105,19 +138,27 @@ def resolve_min_survivors(configured: int, asked: int) -> int:
     return configured if configured > 0 else max(min(3, asked), math.ceil(0.9 * asked))
 
 
+def num_coordinates(initial: ArrayRecord) -> int:
+    """Number of model coordinates."""
+    return ArrayLayout.of({name: array.numpy() for name, array in initial.items()}).size
+
+
 def plans_of(settings: Settings, initial: ArrayRecord) -> RunPlans:
-    """Plans of a run over a model, with the release view's hidden-state bound where it is known beforehand.
+    """Plans of a run over a model, with the release view's stage bounds where they are known beforehand.
 
-    The noise is solved under composition in every view; the hidden state can only lower what is reported.
+    The noise is solved under composition in every view; a stage bound can only lower what is reported. After a
+    vote the hyperparameters are open, and no bound is forecast for the stage that it tunes.
     """
-    from fedpriv.stages.facts import training_facts
+    from fedpriv.stages.registry import stage_class
 
-    length = ArrayLayout.of({name: array.numpy() for name, array in initial.items()}).size
-    plans = make_plans(settings, length)
-    if plans.train is None or plans.vote is not None:
-        return plans
-    facts = training_facts(settings, initial)
-    return replace(plans, hidden=hidden_state(plans.train, facts, settings.run.resolved_delta))
+    plans = make_plans(settings, num_coordinates(initial))
+    open_stage = settings.tuned.stage if "tune" in plans.stages else ""
+    bounds = {}
+    for name, plan in plans.stages.items():
+        bound = None if name == open_stage else stage_class(name).stage_bound(settings, plan, initial)
+        if bound is not None:
+            bounds[name] = bound
+    return RunPlans(plans.stages, plans.evaluation, bounds)
 
 
 def make_plans(settings: Settings, length: int) -> RunPlans:
@@ -137,72 +178,67 @@ def make_plans(settings: Settings, length: int) -> RunPlans:
     Raises
     ------
     InvalidArgument, SettingsError
-        When no noise meets the target.
+        When no noise meets the target, or more than one stage beside the vote leaves its noise open.
     """
-    run, tune, train = settings.run, settings.tune, settings.train
-    sampler = make_sampler(settings)
-    everyone = resolve_min_survivors(run.min_survivors, run.num_clients)
-    cohort = resolve_min_survivors(run.min_survivors, sampler.expected_asked(run.num_clients))
+    from fedpriv.stages.registry import stage_class
 
-    def make_vote(noise_multiplier: float) -> VotePlan:
-        return VotePlan.build(
-            Ballot(len(tune.candidates), tune.resolved_votes),
-            run.adjacency,
-            run.num_clients,
-            noise_multiplier,
-            run.noise,
-            everyone,
-            run.colluders,
-            run.seeded_noise,
+    run = settings.run
+    made = {name: stage_class(name).planner(settings, length) for name in run.stage_names}
+    fixed: dict[str, AnyPlan] = {}
+    free: dict[str, Planner] = {}
+    for name, planner in made.items():
+        if isinstance(planner, PacPlan):
+            fixed[name] = planner
+        elif planner.noise_multiplier > 0:
+            fixed[name] = planner.build(planner.noise_multiplier)
+        else:
+            free[name] = planner
+    vote = free.pop("tune", None)
+    if len(free) > 1:
+        keys = " or ".join(planner.key for planner in free.values())
+        raise SettingsError(
+            f"run config: stages = {run.stages!r}: the noise of one stage beside the vote can be solved from "
+            f"target-epsilon; set {keys}"
         )
-
-    def make_train(noise_multiplier: float) -> DpsgdDcPlan:
-        return DpsgdDcPlan.build(
-            sampler=sampler,
-            clipping_norm=train.clip_norm,
-            noise_multiplier=noise_multiplier,
-            kind=run.noise,
-            adjacency=run.adjacency,
-            num_clients=run.num_clients,
-            min_survivors=cohort,
-            rounds=train.rounds,
-            length=length,
-            colluders=run.colluders,
-            seeded=run.seeded_noise,
-            idle_clients_train=train.idle_work == "train",
-        )
-
-    tunes, trains = "tune" in run.stage_names, "train" in run.stage_names
-    evaluation = None
-    if run.evaluate == "private" and trains:
-        evaluation = EvaluationPlan.build(
-            cap=run.evaluate_cap,
-            noise_multiplier=run.evaluate_noise,
-            kind=run.noise,
-            adjacency=run.adjacency,
-            num_clients=run.num_clients,
-            min_survivors=everyone,
-            evaluations=math.ceil(train.rounds / run.evaluate_every),
-            colluders=run.colluders,
-            seeded=run.seeded_noise,
-        )
-    vote = make_vote(tune.noise_multiplier) if tunes and tune.noise_multiplier > 0 else None
-    trained = make_train(train.noise_multiplier) if trains and train.noise_multiplier > 0 else None
-    free_vote, free_train = tunes and vote is None, trains and trained is None
-    if free_vote or free_train:
-        fixed = [plan for plan in (vote, trained, evaluation) if plan is not None]
-        solved = calibrate_plans(
+    evaluation = _evaluation_plan(settings, fixed, free)
+    given = [plan for plan in [*fixed.values(), evaluation] if isinstance(plan, Plan)]
+    solved: dict[str, AnyPlan] = {}
+    if vote is not None or free:
+        other = next(iter(free.values()), None)
+        found = calibrate_plans(
             target_epsilon=run.target_epsilon,
             delta=run.resolved_delta,
             adjacency=run.adjacency,
             view=run.budget_view,
-            make_vote=make_vote if free_vote else None,
-            make_train=make_train if free_train else None,
+            make_vote=None if vote is None else vote.build,
+            make_train=None if other is None else other.build,
             tune_share=run.tune_share,
-            fixed=fixed,
+            fixed=given,
         )
-        vote = solved.vote if free_vote else vote
-        if free_train:
-            assert isinstance(solved.train, DpsgdDcPlan)
-            trained = solved.train
-    return RunPlans(vote, trained, evaluation)
+        if found.vote is not None:
+            solved["tune"] = found.vote
+        if found.train is not None:
+            solved[next(iter(free))] = found.train
+    stages = fixed | solved
+    return RunPlans({name: stages[name] for name in run.stage_names}, evaluation)
+
+
+def _evaluation_plan(
+    settings: Settings, fixed: dict[str, AnyPlan], free: dict[str, Planner]
+) -> EvaluationPlan | None:
+    run = settings.run
+    rounds = [plan.num_rounds for name, plan in fixed.items() if name != "tune"]
+    rounds += [planner.build(1.0).num_rounds for planner in free.values()]
+    if run.evaluate != "private" or not rounds:
+        return None
+    return EvaluationPlan.build(
+        cap=run.evaluate_cap,
+        noise_multiplier=run.evaluate_noise,
+        kind=run.noise,
+        adjacency=run.adjacency,
+        num_clients=run.num_clients,
+        min_survivors=min_survivors_of_all(settings),
+        evaluations=sum(math.ceil(number / run.evaluate_every) for number in rounds),
+        colluders=run.colluders,
+        seeded=run.seeded_noise,
+    )

@@ -9,9 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.accounting.events import Gaussian
 from fedpriv.accounting.vocabulary import VIEWS, View
-from fedpriv.mechanisms import SelfSampling
 from fedpriv.reporting import (
     CLEAR_METRICS,
     PER_RUN_LEDGER,
@@ -101,7 +99,8 @@ def _view(run: Run, view: View) -> ViewReport:
 
 
 def _statement(run: Run, view: View) -> str:
-    configured, plan = run.settings.run, run.plans.train
+    configured = run.settings.run
+    plans = {name: plan for name, plan in run.plans.private().items() if name != "evaluate"}
     who = {
         "server": "Whoever runs the server sees every secure sum and every model",
         "participants": "Whoever takes part sees every broadcast model and its own noise",
@@ -109,24 +108,9 @@ def _statement(run: Run, view: View) -> str:
     }[view]
     if view == "server" and configured.noise == "central":
         return f"{who}, before the server adds the noise: nothing bounds what it learns."
-    if plan is None:
-        return f"{who}; one vote, nothing is sampled."
-    if isinstance(plan.sampler, SelfSampling) and isinstance(plan.events()[view], Gaussian):
-        return (
-            f"{who} and may tell by the time of a reply who took part: charged as if the client always did."
-        )
-    if isinstance(plan.sampler, SelfSampling):
-        return f"{who}, but not who took part: charged with amplification by sampling at rate {plan.sampler.rate:g}."
-    if plan.sampler.name == "server":
-        if view != "release":
-            return f"{who} and may know the cohort: every round is charged as if the client took part."
-        amplified = plan.events()["release"] != plan.events()["participants"]
-        return f"{who} does not know the cohorts: " + (
-            "charged with amplification by sampling."
-            if amplified
-            else "not amplified, because the number of noise shares depends on the cohort."
-        )
-    return f"{who}; every client takes part in every round, nothing is sampled."
+    if not plans:
+        return f"{who}: no stage of this run is covered by differential privacy."
+    return who + list(plans.values())[-1].visibility(view)
 
 
 def _warnings(run: Run) -> list[Warning]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 import tomllib
@@ -88,7 +87,7 @@ def execute_run(grid: Grid, run_config: Mapping[str, Any], progress: Progress | 
         _announce(settings, plans, folder, progress)
         state = RunState(initial) if state is None else state
         _run_stages(run, stages, state)
-        if settings.run.evaluate != "none" and "train" not in settings.run.stage_names:
+        if settings.run.evaluate != "none" and settings.run.stage_names == ("tune",):
             progress.message("nothing was trained: the model is the initial one")
         folder.save_model(state.arrays)
         claim = write_run_report(run, task, state, sums, time.monotonic() - started)
@@ -105,8 +104,7 @@ def _run_stages(run: Run, stages: list[Any], state: RunState) -> None:
             continue  # finished before the run was interrupted
         if state.stopped:
             continue
-        plan = run.plans.named()[stage.name]
-        run.progress.stage(stage.name, stage.kind, plan.releases)
+        run.progress.stage(stage.name, stage.kind, run.plans.stages[stage.name].num_rounds)
         report = stage.run(run, state)
         report.epsilon = {
             view: result.epsilon
@@ -135,7 +133,7 @@ def _open_folder(settings: Settings) -> tuple[Settings, RunFolder, RunState | No
             f"resume = {name!r}"
         )
     folder = RunFolder(root / name)
-    settings = dataclasses.replace(settings, run=settings.run.model_copy(update={"name": name}))
+    settings = settings.with_run(name=name)
     folder.write_text(folder.config, settings.to_toml())
     return settings, folder, None
 
@@ -154,7 +152,7 @@ def _resume(settings: Settings, root: Path) -> tuple[Settings, RunFolder, RunSta
             f"run config: resume = {name!r}: a run continues with its own configuration, but {details}; leave "
             "these keys out or set them as they were"
         )
-    settings = dataclasses.replace(settings, run=settings.run.model_copy(update={"name": name}))
+    settings = settings.with_run(name=name)
     return settings, folder, folder.load_checkpoint()
 
 

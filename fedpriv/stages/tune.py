@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 
 from fedpriv.ledger import BudgetExceeded
+from fedpriv.mechanisms import Ballot
+from fedpriv.plans import VotePlan
 from fedpriv.reporting import RoundRecord, StageReport, VoteRecord
 from fedpriv.secure_sum import SecureSumAborted
-from fedpriv.settings import SettingsError
+from fedpriv.settings import Settings
 from fedpriv.stages.base import Run, RunState, Stage, report_hypotheses
+from fedpriv.stages.planning import Planner, min_survivors_of_all
 from fedpriv.strategies import DpHype
 
 
@@ -18,11 +21,28 @@ class TuneStage(Stage):
     name = "tune"
     kind = "DP-HYPE vote"
 
+    @classmethod
+    def planner(cls, settings: Settings, length: int) -> Planner:
+        run, tune = settings.run, settings.tune
+
+        def build(noise_multiplier: float) -> VotePlan:
+            return VotePlan.build(
+                Ballot(len(tune.candidates), tune.resolved_votes),
+                run.adjacency,
+                run.num_clients,
+                noise_multiplier,
+                run.noise,
+                min_survivors_of_all(settings),
+                run.colluders,
+                run.seeded_noise,
+            )
+
+        return Planner(build, tune.noise_multiplier, "tune.noise-multiplier")
+
     def run(self, run: Run, state: RunState) -> StageReport:
         """Hold the vote; a budget that does not cover it or an aborted sum leaves the configured values."""
-        plan = run.plans.vote
-        if plan is None:
-            raise SettingsError("run config: stages: no plan was made for 'tune'")
+        plan = run.plans.stages[self.name]
+        assert isinstance(plan, VotePlan)
         sums = run.sums()
         strategy = DpHype(run.settings.tune.candidates, plan, sums, seed=run.noise_seed, stage=self.name)
         started = time.monotonic()

@@ -19,6 +19,7 @@ from fedpriv.tasks.client_data import ClientData, client_split
 from fedpriv.tasks.partitions import PartitionSettings
 from fedpriv.tasks.seeds import derive_seed
 from fedpriv.tasks.training import Evaluation, LocalTraining, evaluate, train
+from fedpriv.tasks.trials import find_trial
 
 Arrays = dict[str, np.ndarray]
 
@@ -79,16 +80,24 @@ def count_correct(settings: Settings, partition: int, arrays: Mapping[str, np.nd
 
 
 def candidate_loss(settings: Settings, partition: int, candidate: Mapping[str, Any]) -> float:
-    """Loss of a candidate as one client can tell: the run in small, on its own data.
+    """Loss of a candidate as one client can tell; NaN when it has no data for it (it then abstains).
 
-    The client plays ``tune.proxy-rounds`` rounds of a federation of which it is the only member: local steps,
-    flat clip of the update, server step, projection, no noise. The loss is that of its validation part; NaN
-    when it has none (the client then abstains).
+    The trial is that of the stage that the vote tunes.
     """
     data = client_data(settings, partition)
     if len(data.validation) == 0 or len(data.train) == 0:
         return math.nan
-    tried = settings.with_candidate(candidate)
+    trial = find_trial(settings.tuned.stage)
+    return trial(settings.with_candidate(candidate), partition)
+
+
+def train_trial(settings: Settings, partition: int) -> float:
+    """Loss of client-level training: the run in small, on one client's own data.
+
+    The client plays ``tune.proxy-rounds`` rounds of a federation of which it is the only member: local steps,
+    flat clip of the update, server step, projection, no noise. The loss is that of its validation part.
+    """
+    data, tried = client_data(settings, partition), settings
     local, train_settings = local_training(tried), tried.train
     model = _model(tried)
     layout = ArrayLayout.of(_arrays(model))

@@ -75,7 +75,7 @@ def test_tune_share_is_the_votes_part(share: float) -> None:
         make_train=train_builder(),
         tune_share=share,
     )
-    assert plans.vote is not None
+    assert isinstance(plans.vote, VotePlan)
     assert isinstance(plans.train, DpsgdDcPlan)
     whole = gaussian_noise_multiplier(4.0, DELTA) ** -2
     voted = (plans.vote.noise.total_std_units / plans.vote.sensitivity_units) ** -2
