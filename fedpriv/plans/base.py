@@ -94,6 +94,11 @@ class PacPlan(AnyPlan):
     def posterior_success(self) -> float:
         """Most that an attacker's success probability can be, against 1/2 before the releases."""
 
+    @property
+    @abstractmethod
+    def comparison_epsilon(self) -> float:
+        """Epsilon of pure differential privacy that bounds the same attack; a comparison, never a claim."""
+
 
 class Plan(AnyPlan):
     """Couples the sampler, the mechanism with its noise, and the privacy event of one stage.

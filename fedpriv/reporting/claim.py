@@ -59,6 +59,20 @@ def claim(report: RunReport) -> str:
     A run whose noise was not secret (a ``void`` warning) claims nothing, and the sentence begins by saying
     so; what the claim leaves out (``severe`` warnings) is named at its end.
     """
+    sentence = " ".join(part for part in (_private_part(report), *_pac_parts(report)) if part)
+    void = [w.text for w in report.warnings if w.severity == "void"]
+    severe = [w.text for w in report.warnings if w.severity == "severe"]
+    if void:
+        sentence = f"NO PRIVACY IN THIS RUN ({'; '.join(void)}). With secret noise it would be: {sentence}"
+    if severe:
+        sentence += f" Not covered: {'; '.join(severe)}."
+    return sentence
+
+
+def _private_part(report: RunReport) -> str:
+    """What differential privacy covers; empty when it covers no stage."""
+    if not report.private:
+        return ""
     unit = report.unit
     accountants = Counter(v.bound for v in report.views.values() if math.isfinite(v.epsilon))
     parts = []
@@ -69,24 +83,48 @@ def claim(report: RunReport) -> str:
             continue
         by = f", {bound_in_words(found.bound)} accountant" if len(accountants) > 1 else ""
         parts.append(f"epsilon {format_epsilon(found.epsilon)} for the {view} view ({VIEW_WORDS[view]}{by})")
+    covered = ""
+    if report.pac:
+        without = {record.stage for record in report.pac}
+        covered = f" of {', '.join(s.name for s in report.stages if s.name not in without)} alone"
     sentence = (
-        f"{unit.capitalize()}-level differential privacy, adjacency {report.adjacency} "
+        f"{unit.capitalize()}-level differential privacy{covered}, adjacency {report.adjacency} "
         f"({ADJACENCY_WORDS[report.adjacency].format(unit=unit)}), at delta {report.delta:.6g}: "
         f"{'; '.join(parts)}"
     )
     if len(accountants) == 1:
         bound = next(iter(accountants))
         sentence += f"; by the {bound_in_words(bound)} accountant"
-    sentence += "."
     if all(math.isinf(v.epsilon) for v in report.views.values()):
         sentence = (
             f"No differential privacy is claimed in any view (unit {unit}, adjacency {report.adjacency}, "
-            f"delta {report.delta:.6g})."
+            f"delta {report.delta:.6g})"
         )
-    void = [w.text for w in report.warnings if w.severity == "void"]
-    severe = [w.text for w in report.warnings if w.severity == "severe"]
-    if void:
-        sentence = f"NO PRIVACY IN THIS RUN ({'; '.join(void)}). With secret noise it would be: {sentence}"
-    if severe:
-        sentence += f" Not covered: {'; '.join(severe)}."
-    return sentence
+    return sentence + "."
+
+
+def _pac_parts(report: RunReport) -> list[str]:
+    """One sentence per stage with a PAC guarantee: that of its worst silo."""
+    parts = []
+    for stage in dict.fromkeys(record.stage for record in report.pac):
+        worst = max((r for r in report.pac if r.stage == stage), key=lambda r: r.nats)
+        attack = ""
+        if worst.success is not None:
+            percent = math.ceil(worst.success * 1e4 - 1e-7) / 100
+            attack = (
+                f", so that an attacker who guesses whether one record was used is right with probability at "
+                f"most {percent:g} % (50 % before)"
+            )
+        parts.append(
+            f"PAC privacy of {stage}, not differential privacy: all releases of a silo together carry at most "
+            f"{_nats(worst.nats)} about which half of its records it used{attack}."
+        )
+    return parts
+
+
+def _nats(value: float) -> str:
+    """Nats for people, rounded up."""
+    if value == 0:
+        return "0 nats"
+    digits = 4 - math.ceil(math.log10(value))
+    return f"{math.ceil(value * 10**digits - 1e-7) / 10**digits:g} nats"

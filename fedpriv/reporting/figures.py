@@ -278,9 +278,40 @@ def draw_tallies(stage: StageReport) -> Figure | None:
     return figure
 
 
+def draw_diagnostics(stage: StageReport) -> Figure | None:
+    """Diagnostics of a stage over its rounds, each with its running mean; None when there are none."""
+    from matplotlib.ticker import MaxNLocator
+
+    keys = list(dict.fromkeys(key for record in stage.rounds for key in record.diagnostics))
+    if not keys or len(stage.rounds) < 2:
+        return None
+    figure, axes = _figure(8.2, 4.2)
+    for colour, key in zip(["#0072B2", "#D55E00", "#009E73", "#CC79A7"], keys, strict=False):
+        points = [(r.round, r.diagnostics[key]) for r in stage.rounds if key in r.diagnostics]
+        x, y = [number for number, _ in points], [value for _, value in points]
+        window = max(1, len(y) // 20)
+        smooth = [sum(y[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(y))]
+        axes.plot(x, y, ".", color=colour, alpha=0.25, markersize=4)
+        axes.plot(x, smooth, color=colour, linewidth=2, label=f"{key} (mean of {window} rounds)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set_xlabel("round")
+    axes.legend(frameon=False, fontsize=9)
+    _title(axes, f"Inside the silos ({stage.name})", "known in a simulation only; never sent in a deployment")
+    return figure
+
+
 def tallies_name(stage: str) -> str:
     """File name (without suffix) of the figure of a second or later vote."""
-    return "tallies_" + re.sub(r"[^A-Za-z0-9-]+", "-", stage)
+    return "tallies_" + _file_word(stage)
+
+
+def diagnostics_name(stage: str) -> str:
+    """File name (without suffix) of the figure of a stage's diagnostics."""
+    return "diagnostics_" + _file_word(stage)
+
+
+def _file_word(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]+", "-", text)
 
 
 def write_figures(folder: Path, report: RunReport) -> dict[str, Path]:
@@ -296,7 +327,7 @@ def write_figures(folder: Path, report: RunReport) -> dict[str, Path]:
     -------
     dict from name to Path
         ``epsilon_over_rounds``, ``accuracy_over_rounds``, and ``tallies`` (``tallies_<stage>`` from the
-        second vote on).
+        second vote on), ``diagnostics_<stage>``.
     """
     figures: dict[str, Figure | None] = {
         "epsilon_over_rounds": draw_epsilon(report),
@@ -304,6 +335,7 @@ def write_figures(folder: Path, report: RunReport) -> dict[str, Path]:
     }
     for stage in (s for s in report.stages if s.vote is not None):
         figures["tallies" if "tallies" not in figures else tallies_name(stage.name)] = draw_tallies(stage)
+    figures |= {diagnostics_name(stage.name): draw_diagnostics(stage) for stage in report.stages}
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
     for name, figure in figures.items():

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedpriv.accounting.vocabulary import VIEWS
 from fedpriv.reporting.claim import VIEW_WORDS, bound_in_words, claim, format_epsilon, top_warnings
-from fedpriv.reporting.figures import describe_candidate, tallies_name
+from fedpriv.reporting.figures import describe_candidate, diagnostics_name, tallies_name
 from fedpriv.reporting.model import Hypothesis, RunReport, StageReport, VoteRecord
 
 DEFAULT_LOAD_EXAMPLE = """\
@@ -61,6 +61,8 @@ def _warnings(report: RunReport) -> str:
 
 
 def _views(report: RunReport) -> str:
+    if not report.private:
+        return ""
     rows = []
     for view in VIEWS:
         found = report.views[view]
@@ -105,10 +107,21 @@ def _hypothesis(hypothesis: Hypothesis, stage: str) -> str:
 def _pac(report: RunReport) -> str:
     if not report.pac:
         return ""
-    rows = [[p.stage, p.silo, f"{p.nats:.6g}"] for p in report.pac]
+    rows = [
+        [
+            p.stage,
+            p.silo,
+            f"{p.nats:.6g}",
+            "-" if p.success is None else f"{100 * p.success:.2f} %",
+            format_epsilon(p.comparison_epsilon),
+        ]
+        for p in report.pac
+    ]
+    header = ["stage", "silo", "nats", "membership attack succeeds, at most", "comparison"]
     return (
         "## PAC privacy\n\nMutual information per silo. This is not differential privacy: it is in no "
-        "epsilon above.\n\n" + _table(["stage", "silo", "nats"], rows)
+        "epsilon above. The last column is the epsilon of pure differential privacy that bounds the same attack, "
+        "for comparison only.\n\n" + _table(header, rows)
     )
 
 
@@ -124,6 +137,8 @@ def _stage(stage: StageReport, figures: Mapping[str, str]) -> str:
             _figure(figures, figure_of_vote(stage, figures), f"Noisy tallies of {stage.name}"),
         ]
     if len(stage.rounds) > 1:
+        picture = diagnostics_name(stage.name)
+        parts.append(_figure(figures, picture, f"Diagnostics of {stage.name}, known in a simulation only"))
         parts.append(_rounds(stage))
     return "\n\n".join(part for part in parts if part)
 
@@ -158,6 +173,10 @@ def _rounds(stage: StageReport) -> str:
     for view in VIEWS:
         by_cells.setdefault(tuple(format_epsilon(r.epsilon.get(view)) for r in stage.rounds), []).append(view)
     columns += [(f"epsilon ({', '.join(views)}; RDP)", list(cells)) for cells, views in by_cells.items()]
+    columns.append(("nats, at most", ["-" if r.nats is None else f"{r.nats:.4g}" for r in stage.rounds]))
+    for key in dict.fromkeys(key for r in stage.rounds for key in r.diagnostics):
+        shown = [f"{r.diagnostics[key]:.3g}" if key in r.diagnostics else "-" for r in stage.rounds]
+        columns.append((f"{key} (simulation only)", shown))
     columns.append(("asked", [_count(r.asked) for r in stage.rounds]))
     columns.append(("in the sum", [_count(r.survivors) for r in stage.rounds]))
     columns.append(("noise shares", [_count(r.noise_shares) for r in stage.rounds]))

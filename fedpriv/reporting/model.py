@@ -80,6 +80,10 @@ class RoundRecord(_Record):
         Noise shares in the sum; the guarantee counts fewer.
     epsilon : dict from view to float
         Cumulative epsilon after the round (RDP).
+    nats : float, optional
+        Of a PAC-private stage: mutual information that its releases so far may carry, at most, per silo.
+    diagnostics : dict of str to float
+        Named numbers for plots that only a simulation can know (the fraction of unanimous silos).
     seconds : float, optional
     note : str
     """
@@ -91,6 +95,8 @@ class RoundRecord(_Record):
     survivors: Count | None = None
     noise_shares: Count | None = None
     epsilon: dict[View, Epsilon] = Field(default_factory=dict)
+    nats: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    diagnostics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     seconds: Seconds | None = None
     note: str = ""
 
@@ -231,11 +237,26 @@ class BudgetRecord(_Record):
 
 
 class PacRecord(_Record):
-    """PAC privacy spent by one silo; no differential privacy and never given an epsilon."""
+    """PAC privacy spent by one silo; no differential privacy and never given an epsilon.
+
+    Parameters
+    ----------
+    stage, silo : str
+        Whose guarantee it is; ``each`` for one that every silo has.
+    nats : float
+        Mutual information between the secret and all releases, at most.
+    success : float, optional
+        Most that the success probability of an attacker who guesses the membership of one record can be; 1/2
+        before the releases.
+    comparison_epsilon : float, optional
+        The epsilon of pure differential privacy that would bound the posterior as well; for comparison only.
+    """
 
     stage: str
     silo: str
     nats: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    success: Annotated[float, Field(ge=0.5, le=1)] | None = None
+    comparison_epsilon: Epsilon | None = None
 
 
 class LedgerRecord(_Record):
@@ -274,6 +295,9 @@ class RunReport(_Record):
         How the run ended, in a sentence.
     final_accuracy : float, optional
     pac : list of PacRecord
+        Stages that differential privacy does not cover.
+    private : bool
+        Whether differential privacy covers any stage of the run; without, the views say nothing.
     ledger : LedgerRecord, optional
     partition_figure : str, optional
         Path of the picture of the data split, relative to the run folder.
@@ -301,6 +325,7 @@ class RunReport(_Record):
     outcome: str = ""
     final_accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
     pac: list[PacRecord] = Field(default_factory=list)
+    private: bool = True
     ledger: LedgerRecord | None = None
     partition_figure: str | None = None
     model_file: str | None = None

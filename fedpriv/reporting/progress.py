@@ -52,6 +52,7 @@ class Progress:
         accuracy: float | None = None,
         epsilon: float | None = None,
         epsilon_left: float | None = None,
+        nats: float | None = None,
         view: str = "server",
         survivors: int | None = None,
         asked: int | None = None,
@@ -68,6 +69,8 @@ class Progress:
             In [0, 1].
         epsilon, epsilon_left : float, optional
             Spent so far in `view`, and left of the budget.
+        nats : float, optional
+            What a silo's releases so far may carry, at most.
         survivors, asked : int, optional
             Clients in the sum, and clients asked.
         seconds : float, optional
@@ -81,6 +84,8 @@ class Progress:
         if epsilon_left is not None and not math.isinf(epsilon_left):
             # Rounded down: the line must not promise more than there is.
             parts.append(f"left {math.floor(max(0.0, epsilon_left) * 1000) / 1000:.3f}")
+        if nats is not None:
+            parts.append(f"at most {nats:.4g} nats")
         if survivors is not None:
             parts.append(f"clients {survivors}" + (f"/{asked}" if asked is not None else ""))
         if seconds is not None:

@@ -14,7 +14,7 @@ class RunSettings(SettingsModel):
 
     title: ClassVar[str] = "Run"
 
-    stages: str = Field("tune,train", description="Stages in order, separated by commas: tune, train.")
+    stages: str = Field("tune,train", description="Stages in order, separated by commas: tune, train, zeroth-order, paczero, matrix.")
     task: str = Field(
         "digits", description="Data and model: digits, fashion-mnist, mnist, cifar10, adult, breast-cancer."
     )
@@ -43,7 +43,7 @@ class RunSettings(SettingsModel):
     )
 
     target_epsilon: float = Field(8.0, gt=0, description="Epsilon of the whole run in the budget view.")
-    delta: float = Field(0.0, ge=0, lt=1, description="Delta; 0 takes 1 / num-clients^1.5.")
+    delta: float = Field(0.0, ge=0, lt=1, description="Delta; 0 takes 1 / num-clients^1.5, at most 0.01.")
     adjacency: Literal["add_or_remove", "replace_one"] = Field(
         "add_or_remove", description="Neighbouring relation: a client's contribution zeroed, or replaced."
     )
@@ -117,7 +117,7 @@ class RunSettings(SettingsModel):
     @property
     def resolved_delta(self) -> float:
         """The delta in use."""
-        return self.delta if self.delta > 0 else self.num_clients**-1.5
+        return self.delta if self.delta > 0 else min(self.num_clients**-1.5, 0.01)
 
     @property
     def resolved_max_epsilon(self) -> float:

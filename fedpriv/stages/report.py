@@ -18,6 +18,7 @@ from fedpriv.reporting import (
     BudgetRecord,
     EpsilonPoint,
     LedgerRecord,
+    PacRecord,
     RunReport,
     StageReport,
     ViewReport,
@@ -65,9 +66,13 @@ def write_run_report(run: Run, task: Task, state: RunState, evaluation: NoisedSu
             ]
             for view in VIEWS
         },
-        budget=BudgetRecord(view=configured.budget_view, max_epsilon=configured.resolved_max_epsilon),
+        budget=BudgetRecord(view=configured.budget_view, max_epsilon=configured.resolved_max_epsilon)
+        if run.plans.private()
+        else None,
         outcome=state.stopped or "all stages ran to their end",
         final_accuracy=accuracies[-1] if accuracies else None,
+        pac=_pac(run),
+        private=bool(run.plans.private()),
         ledger=LedgerRecord(
             file=Path(run.ledger.path).name,
             lines=run.ledger.num_lines,
@@ -83,6 +88,23 @@ def write_run_report(run: Run, task: Task, state: RunState, evaluation: NoisedSu
     )
     write_report(run.folder.path, report)
     return claim(report)
+
+
+def _pac(run: Run) -> list[PacRecord]:
+    """One line per PAC-private stage and silo, of what the ledger charged, never less than was planned."""
+    charged = run.ledger.pac_totals(run=run.settings.run.name)
+    return [
+        PacRecord(
+            stage=stage,
+            silo=silo,
+            nats=max(nats, plan.nats),
+            success=plan.posterior_success,
+            comparison_epsilon=plan.comparison_epsilon,
+        )
+        for stage, plan in run.plans.pac().items()
+        for (charged_stage, silo), nats in charged.items()
+        if charged_stage == stage
+    ]
 
 
 def _view(run: Run, view: View) -> ViewReport:
@@ -124,7 +146,7 @@ def _warnings(run: Run) -> list[Warning]:
         found.append(SIMULATED_SUM)
     if not configured.account:
         found.append(PER_RUN_LEDGER)
-    if configured.resolved_delta >= 1.0 / configured.num_clients:
+    if run.plans.private() and configured.resolved_delta >= 1.0 / configured.num_clients:
         found.append(
             Warning(
                 text=f"delta {configured.resolved_delta:g} is not below 1/n = {1 / configured.num_clients:.3g}: a "

@@ -18,7 +18,11 @@ Table = dict[str, str | float | int | bool | None]
 
 
 class Outcome(Protocol):
-    """What the loop needs to know of a finished round; see :class:`fedpriv.strategies.RoundOutcome`."""
+    """What the loop needs to know of a finished round; see :class:`fedpriv.strategies.RoundOutcome`.
+
+    A PAC-private round has ``nats`` too, what all of its silo's releases so far may carry at most; one may have
+    ``diagnostics``, a dict of named numbers, in a simulation.
+    """
 
     @property
     def arrays(self) -> ArrayRecord | None: ...
@@ -97,7 +101,7 @@ class RoundsStage(Stage):
         self, run: Run, state: RunState, plan: AnyPlan, outcome: Outcome, server_round: int, began: float
     ) -> RoundRecord:
         seconds, configured = time.monotonic() - began, run.settings.run
-        accuracy = None
+        nats, accuracy = getattr(outcome, "nats", None), None
         if outcome.arrays is not None:
             state.arrays = outcome.arrays
         if server_round % configured.evaluate_every == 0 or server_round == plan.num_rounds:
@@ -110,8 +114,9 @@ class RoundsStage(Stage):
             server_round,
             plan.num_rounds,
             accuracy=accuracy,
-            epsilon=spent,
-            epsilon_left=configured.resolved_max_epsilon - spent,
+            epsilon=spent if nats is None else None,
+            epsilon_left=configured.resolved_max_epsilon - spent if nats is None else None,
+            nats=nats,
             view=configured.budget_view,
             survivors=outcome.survivors,
             asked=outcome.asked,
@@ -126,7 +131,9 @@ class RoundsStage(Stage):
             asked=outcome.asked,
             survivors=outcome.survivors,
             noise_shares=outcome.survivors if noise is not None and noise.kind == "distributed" else 0,
-            epsilon=epsilon,
+            epsilon=epsilon if nats is None else {},
+            nats=nats,
+            diagnostics=dict(getattr(outcome, "diagnostics", {})),
             seconds=seconds,
             note=note,
         )

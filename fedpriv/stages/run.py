@@ -177,15 +177,23 @@ def _open_ledger(settings: Settings, folder: RunFolder) -> Ledger:
 
 def _announce(settings: Settings, plans: RunPlans, folder: RunFolder, progress: Progress) -> None:
     run = settings.run
-    planned = plans.epsilons(run.resolved_delta)
-    spent = ", ".join(f"{view} {result.epsilon:.3f}" for view, result in planned.items())
     progress.start(
         f"fedpriv: {run.stages} on {run.task}, {run.num_clients} clients, in {folder.path}",
-        f"planned epsilon at delta {run.resolved_delta:.3g}: {spent}",
+        "; ".join(_planned(settings, plans)),
     )
-    if run.resolved_delta >= 1.0 / run.num_clients:
+    if plans.private() and run.resolved_delta >= 1.0 / run.num_clients:
         progress.warn(
             f"delta = {run.resolved_delta:g} is not below 1/num-clients = {1 / run.num_clients:.3g}"
         )
     for text in plans.warnings():
         progress.warn(text)
+
+
+def _planned(settings: Settings, plans: RunPlans) -> list[str]:
+    delta, found = settings.run.resolved_delta, []
+    if plans.private():
+        spent = ", ".join(f"{view} {e.epsilon:.3f}" for view, e in plans.epsilons(delta).items())
+        found.append(f"planned epsilon at delta {delta:.3g}: {spent}")
+    for name, plan in plans.pac().items():
+        found.append(f"planned for {name}: at most {plan.nats:.4g} nats per silo (no differential privacy)")
+    return found

@@ -231,8 +231,37 @@ def test_tables_are_rectangular_whatever_they_hold(report):
 def test_pac_nats_are_reported_apart(report):
     text = to_markdown(changed(report, pac=[PacRecord(stage="one-bit", silo="ward-7", nats=0.25)]), {})
     assert "This is not differential privacy" in text
-    assert "| one-bit | ward-7 | 0.25 |" in text
+    assert "| one-bit | ward-7 | 0.25 | - | - |" in text
     assert "ward-7" not in claim(report)
+
+
+def test_a_run_under_pac_privacy_alone_claims_no_epsilon(report):
+    record = PacRecord(stage="paczero", silo="each", nats=0.11, success=0.7311, comparison_epsilon=1.0)
+    stage = StageReport(
+        name="paczero",
+        kind="one bit a round",
+        rounds=[RoundRecord(round=i, nats=0.055 * i, diagnostics={"unanimous silos": i % 2}) for i in (1, 2)],
+    )
+    alone = changed(report, stages=[stage], pac=[record], private=False, budget=None)
+    assert claim(alone).startswith("PAC privacy of paczero, not differential privacy: ")
+    assert "at most 0.11 nats" in claim(alone)
+    assert "at most 73.11 %" in claim(alone)
+    assert "epsilon" not in claim(alone)
+    text = to_markdown(alone, {"diagnostics_paczero": "figures/diagnostics_paczero.png"})
+    assert "What was leaked to whom" not in text
+    assert "| paczero | each | 0.11 | 73.11 % | 1.000 |" in text
+    assert "unanimous silos (simulation only)" in text
+    assert "figures/diagnostics_paczero.png" in text
+
+
+def test_a_vote_before_a_pac_stage_is_claimed_alone(report):
+    record = PacRecord(stage="train", silo="each", nats=0.0, success=0.5)
+    sentence = claim(changed(report, pac=[record]))
+    assert sentence.startswith("Client-level differential privacy of tune alone, ")
+    assert (
+        "PAC privacy of train, not differential privacy: all releases of a silo together carry at most 0 nats"
+        in sentence
+    )
 
 
 def test_long_stages_fold_their_rounds(report):
