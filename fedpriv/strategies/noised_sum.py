@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,7 +16,7 @@ from fedpriv.accounting.validators import InvalidArgument
 from fedpriv.ledger import Ledger, Reservation
 from fedpriv.mechanisms import SecureSource, SeededSource, rounded_gaussian
 from fedpriv.plans import NoiseModel, Plan
-from fedpriv.secure_sum import SecureSum, SecureSumAborted, SecureSumResult, SecureSumSettings
+from fedpriv.secure_sum import NodeError, SecureSum, SecureSumAborted, SecureSumResult, SecureSumSettings
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +165,7 @@ class NoisedSum:
                     errors=result.errors,
                 )
         except SecureSumAborted as aborted:
+            _log_faults(f"{stage} round {server_round}", aborted.errors, aborted.dropped)
             self._settle_aborted(reservation, aborted.stage, aborted.released)
             raise
         except Exception as error:
@@ -180,8 +181,7 @@ class NoisedSum:
         if reservation is not None:
             shares = survivors if noise.kind == "distributed" else 0
             reservation.commit({"survivors": survivors, "noise-shares": shares})
-        for fault in result.errors:
-            logger.warning("%s round %d: %s", stage, server_round, fault)
+        _log_faults(f"{stage} round {server_round}", result.errors, result.dropped)
         return NoisedSumResult(total, result.survivors, result)
 
     def _check(self, clients: Sequence[int], plan: Plan, noise: NoiseModel) -> None:
@@ -204,3 +204,15 @@ class NoisedSum:
             reservation.commit({"aborted": why})
         else:
             reservation.void(f"aborted at {why} before any unmask request")
+
+
+def _log_faults(place: str, errors: Sequence[NodeError], dropped: Mapping[str, Sequence[int]]) -> None:
+    """Name every node that failed or kept silent, in our own words: nothing that a node wrote is repeated."""
+    for fault in errors:
+        code = "" if fault.code is None else f" (code {fault.code})"
+        who = "an unknown node" if fault.node_id is None else f"node {fault.node_id}"
+        logger.warning("%s, exchange %r: %s: %s%s", place, fault.stage, who, fault.message, code)
+    for exchange, nodes in dropped.items():
+        told = {fault.node_id for fault in errors if fault.stage == exchange}
+        for node in sorted(set(nodes) - told):
+            logger.warning("%s, exchange %r: node %d: did not answer in time", place, exchange, node)
