@@ -34,6 +34,11 @@ class RunFolder:
         return self.path / "config.toml"
 
     @property
+    def resume(self) -> Path:
+        """The same, as the run configuration that continues the run."""
+        return self.path / "resume.toml"
+
+    @property
     def ledger(self) -> Path:
         """Ledger of the run, unless an account is named."""
         return self.path / "ledger.jsonl"
@@ -63,10 +68,35 @@ class RunFolder:
         """Replace a text file atomically."""
         self._replace(path, text.encode())
 
+    def claim(self, config: str) -> bool:
+        """Write the configuration of a new run; False where the folder holds one already.
+
+        Of two processes that claim one folder at the same time, one gets it.
+        """
+        temporary = self.path / f"config.{os.getpid()}.part"
+        temporary.write_text(config)
+        try:
+            os.link(temporary, self.config)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
     def append_metrics(self, values: Mapping[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``."""
         with self.metrics.open("a") as file:
             file.write(json.dumps(values) + "\n")
+
+    def complete_metrics(self, state: RunState) -> None:
+        """Drop a torn last line, and add the checkpoint's round where the run ended before it was written."""
+        text = self.metrics.read_text() if self.metrics.exists() else ""
+        lines = text.splitlines()[: text.count("\n")]
+        report = next((report for report in state.reports if report.name == state.stage), None)
+        if report is not None and report.rounds and state.round == report.rounds[-1].round:
+            last = json.dumps(report.rounds[-1].model_dump(mode="json"))
+            lines += [last] if lines[-1:] != [last] else []
+        self._replace(self.metrics, "".join(line + "\n" for line in lines).encode())
 
     def save_checkpoint(self, state: RunState) -> None:
         """Write model, optimizer and position in one file, so that they always belong together."""
@@ -86,7 +116,8 @@ class RunFolder:
         values |= {f"optimizer:{name}": value for name, value in state.optimizer.items()}
         buffer = io.BytesIO()
         np.savez(buffer, position=np.frombuffer(json.dumps(position).encode(), dtype=np.uint8), **values)
-        self._replace(self._state, buffer.getvalue())
+        # a stage's state may hold noise that was drawn and not yet released
+        self._replace(self._state, buffer.getvalue(), mode=0o600)
 
     def load_checkpoint(self) -> RunState | None:
         """Read the last checkpoint; None when the run had not reached one."""
@@ -120,9 +151,11 @@ class RunFolder:
         self._replace(self.model, save({name: np.ascontiguousarray(a.numpy()) for name, a in arrays.items()}))
 
     @staticmethod
-    def _replace(path: Path, data: bytes) -> None:
+    def _replace(path: Path, data: bytes, mode: int = 0o666) -> None:
         temporary = path.with_name(path.name + ".part")
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # left by a process that was killed while it wrote
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -73,6 +73,7 @@ class RoundsStage(Stage):
         report = next((r for r in state.reports if r.name == self.name), None)
         report = report or StageReport(name=self.name, kind=self.kind)
         started = time.monotonic()
+        before = report.seconds, report.bytes_up, report.bytes_down
         for server_round in range(len(report.rounds) + 1, plan.num_rounds + 1):
             began = time.monotonic()
             try:
@@ -84,6 +85,10 @@ class RoundsStage(Stage):
                 run.progress.warn(state.stopped)
                 break
             report.rounds.append(self._finish(run, state, plan, outcome, server_round, began))
+            # with every round, so that a run that is killed and resumed reports the whole of it
+            report.seconds = before[0] + time.monotonic() - started
+            report.bytes_up = before[1] + rounds.sums.bytes_up
+            report.bytes_down = before[2] + rounds.sums.bytes_down
             self._checkpoint(run, state, rounds, report, server_round)
             if outcome.arrays is None and run.settings.run.on_abort == "stop":
                 state.stopped = f"{self.noun} stopped after round {server_round}: too few clients were left"
@@ -91,9 +96,6 @@ class RoundsStage(Stage):
                 break
         report.table = rounds.table(report)
         report.hypotheses = report_hypotheses(plan) + rounds.hypotheses()
-        report.seconds += time.monotonic() - started
-        report.bytes_up += rounds.sums.bytes_up
-        report.bytes_down += rounds.sums.bytes_down
         state.reports = [known for known in state.reports if known.name != self.name]
         return report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from fedpriv.ledger import Budget, Ledger
+from fedpriv.ledger import Budget, Entry, Ledger, PacEntry
 from fedpriv.reporting import Progress
 from fedpriv.settings import Settings, SettingsError, resolve_settings
 from fedpriv.stages.base import Run, RunState
@@ -75,9 +75,11 @@ def execute_run(grid: Grid, run_config: Mapping[str, Any], progress: Progress | 
     task = get_task(settings.run.task)
     initial = initial_model(settings, task)
     plans = plans_of(settings, initial)
-    settings, folder, state = _open_folder(settings)
+    settings, folder = _open_folder(settings)
     stages = [stage_class(name)() for name in settings.run.stage_names]
     with _open_ledger(settings, folder) as ledger:
+        # only now: while the ledger is held, no other process of this run writes a checkpoint
+        state = _checkpoint(settings, folder, ledger, progress)
         sums = NoisedSum(ledger, settings.run.secure_sum, settings.run.timeout)
         sums.share_threshold = settings.run.share_threshold or None
         sums.neighbours = settings.run.neighbours or None
@@ -117,8 +119,8 @@ def _run_stages(run: Run, stages: list[Any], state: RunState) -> None:
         run.folder.save_checkpoint(state)
 
 
-def _open_folder(settings: Settings) -> tuple[Settings, RunFolder, RunState | None]:
-    """Settings with the run's name, its folder and, when resuming, the last checkpoint."""
+def _open_folder(settings: Settings) -> tuple[Settings, RunFolder]:
+    """Settings with the run's name, and its folder: a new one, or that of the run to resume."""
     root = Path(settings.run.run_dir) if settings.run.run_dir else Path.cwd() / "runs"
     if settings.run.resume:
         return _resume(settings, root)
@@ -127,18 +129,18 @@ def _open_folder(settings: Settings) -> tuple[Settings, RunFolder, RunState | No
         raise SettingsError(
             f"run config: name = {name!r}: should be letters, digits, dots, dashes and underscores"
         )
-    if (root / name / "ledger.jsonl").exists() or (root / name / "config.toml").exists():
+    settings = settings.with_run(name=name)
+    folder = RunFolder(root / name)
+    if folder.ledger.exists() or not folder.claim(settings.to_toml()):
         raise SettingsError(
             f"run config: name = {name!r}: {root / name} holds a run; choose another name, or resume it with "
             f"resume = {name!r}"
         )
-    folder = RunFolder(root / name)
-    settings = settings.with_run(name=name)
-    folder.write_text(folder.config, settings.to_toml())
-    return settings, folder, None
+    folder.write_text(folder.resume, settings.with_run(name="", resume=name).to_toml())
+    return settings, folder
 
 
-def _resume(settings: Settings, root: Path) -> tuple[Settings, RunFolder, RunState | None]:
+def _resume(settings: Settings, root: Path) -> tuple[Settings, RunFolder]:
     name = settings.run.resume
     if not _NAME.fullmatch(name) or not (root / name / "config.toml").exists():
         raise SettingsError(f"run config: resume = {name!r}: {root / name} holds no run to continue")
@@ -149,11 +151,50 @@ def _resume(settings: Settings, root: Path) -> tuple[Settings, RunFolder, RunSta
     if changed:
         details = ", ".join(f"{key} = {asked[key]!r} (was {stored[key]!r})" for key in changed)
         raise SettingsError(
-            f"run config: resume = {name!r}: a run continues with its own configuration, but {details}; leave "
-            "these keys out or set them as they were"
+            f"run config: resume = {name!r}: a run continues with its own configuration, but {details}; set "
+            f"these keys as they were, or give all of them at once: --run-config {folder.resume}"
         )
-    settings = settings.with_run(name=name)
-    return settings, folder, folder.load_checkpoint()
+    return settings.with_run(name=name), folder
+
+
+def _checkpoint(settings: Settings, folder: RunFolder, ledger: Ledger, progress: Progress) -> RunState | None:
+    """The last checkpoint of a run that is resumed, if the ledger has paid for all that it holds."""
+    name = settings.run.name
+    if not settings.run.resume:
+        return None
+    state = folder.load_checkpoint()
+    every: list[Entry | PacEntry] = [*ledger.entries, *ledger.pac_entries]
+    entries = [entry for entry in every if entry.run == name]
+    _check_paid(settings, state, entries, ledger.path)
+    if state is None:
+        progress.message(f"resuming {name}: no round was finished, so it begins with its first stage")
+    else:
+        folder.complete_metrics(state)
+        done = f"after round {state.round} of" if state.round > 0 else "behind"
+        progress.message(f"resuming {name} {done} stage {state.stage}")
+    lost = [entry for entry in entries if entry.status == "interrupted"]
+    if lost:
+        progress.warn(
+            f"{len(lost)} release(s) were under way when the run stopped and stay charged: "
+            + ", ".join(f"{entry.stage} round {entry.round}" for entry in lost)
+            + "; the budget may end the run before its last round"
+        )
+    return state
+
+
+def _check_paid(
+    settings: Settings, state: RunState | None, entries: Iterable[Entry | PacEntry], ledger: Path
+) -> None:
+    """Refuse a ledger that lacks a release which the checkpoint holds: going on would under-count."""
+    paid = {(entry.stage, entry.round) for entry in entries if entry.charged}
+    for report in () if state is None else state.reports:
+        for record in report.rounds:
+            if record.released and (report.name, record.round) not in paid:
+                raise SettingsError(
+                    f"run config: resume = {settings.run.name!r}: the checkpoint holds round {record.round} of "
+                    f"stage {report.name!r}, which {ledger} has not paid for; that is another ledger, or an "
+                    "old copy of this run's: put the right one back"
+                )
 
 
 def _flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
