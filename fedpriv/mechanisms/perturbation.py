@@ -4,7 +4,7 @@ Memory: the model's one copy of its parameters and one block of a direction. A p
 in general be restored by subtracting what was added, because both steps round. So float32 and float64 parameters
 are first put on a grid per tensor, fine enough to make no difference (2^-21 of the largest parameter) and coarse
 enough that parameter, perturbation and sum are all exact: then subtracting restores every bit. Putting a model on
-its grid is idempotent; a server that does it too (:func:`on_grid`) broadcasts models that a client leaves as they
+its grid is idempotent; a server that does it too (:mod:`fedpriv.mechanisms.parameter_grid`) broadcasts models that a client leaves as they
 are. Narrower types (bfloat16) have no bits to spare: they are restored from a copy.
 
 Imports torch: only modules that are loaded for a model's work import this one.
@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 
 from fedpriv.accounting.validators import InvalidArgument, check_positive
 from fedpriv.mechanisms.directions import Directions
+from fedpriv.mechanisms.parameter_grid import grid_step
 
 _EXACT = (torch.float32, torch.float64)
-#: Bits of a tensor's grid below its largest magnitude; float32 has 24 and two are headroom for the sum.
-_GRID_BITS = 21
 
 
 class Objective(Protocol):
@@ -50,30 +49,6 @@ class Objective(Protocol):
 
         Two calls with the same parameters return the same numbers: no dropout, no data augmentation.
         """
-
-
-def grid_step(largest: float, smoothing: float) -> float:
-    """Step of a tensor's grid: a power of two, from its largest magnitude and the perturbation's."""
-    mantissa, exponent = math.frexp(max(largest, smoothing))
-    # A magnitude that would round up to the next power of two takes that one's grid, so that putting a tensor
-    # on its grid twice changes nothing.
-    if mantissa >= 1.0 - 2.0 ** -(_GRID_BITS + 2):
-        exponent += 1
-    return 2.0 ** (exponent - 1 - _GRID_BITS)
-
-
-def on_grid(array: NDArray, smoothing: float) -> NDArray:
-    """Round one parameter array (float32 or float64) to its grid; the result is on its own grid.
-
-    Parameters
-    ----------
-    array : np.ndarray
-        One parameter tensor.
-    smoothing : float
-        Norm xi of the perturbation.
-    """
-    step = grid_step(float(np.max(np.abs(array), initial=0.0)), smoothing)
-    return (np.rint(array.astype(np.float64) / step) * step).astype(array.dtype)
 
 
 class Perturbation:

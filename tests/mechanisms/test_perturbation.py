@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fedpriv.accounting.validators import InvalidArgument
 from fedpriv.mechanisms.directions import BLOCK, Directions
-from fedpriv.mechanisms.perturbation import Perturbation, on_grid, two_point_quotients
+from fedpriv.mechanisms.parameter_grid import on_grid
+from fedpriv.mechanisms.perturbation import Perturbation, two_point_quotients
 
 SEED = bytes(range(16))
 
