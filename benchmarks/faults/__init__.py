@@ -1,0 +1,1 @@
+"""What is lost and what is charged when a part of a run is killed."""
