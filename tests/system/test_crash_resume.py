@@ -126,7 +126,7 @@ def test_the_report_of_a_resumed_run_covers_the_whole_run(crashed: Path) -> None
     assert train.rounds[1].model_dump(mode="json") == half
     per_round = train.bytes_up / 3
     assert per_round == int(per_round) and train.bytes_down % 3 == 0
-    assert train.seconds >= sum(record.seconds for record in train.rounds)
+    assert train.seconds >= sum(record.seconds or 0.0 for record in train.rounds)
 
 
 def test_a_torn_line_of_metrics_is_dropped_and_a_missing_one_comes_back(crashed: Path) -> None:
