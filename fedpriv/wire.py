@@ -81,9 +81,11 @@ MIN_MODULUS_BITS, MAX_MODULUS_BITS = 2, 64
 RECORD_VOTE = "fedpriv.vote"
 RECORD_UPDATE = "fedpriv.update"
 RECORD_EVALUATE = "fedpriv.evaluate"
+RECORD_ZEROTH_ORDER = "fedpriv.zeroth-order"
 PURPOSE_VOTE = "vote"
 PURPOSE_UPDATE = "update"
 PURPOSE_EVALUATE = "evaluate"
+PURPOSE_ZEROTH_ORDER = "zeroth-order"
 NOISE_SHARE_STD = "share-std"  # float: standard deviation of the client's noise share, grid steps
 NOISE_SEED = "noise-seed"  # str: "" for secure noise; anything else only in a simulation
 VOTE_CANDIDATES = "candidates"  # str: JSON list of objects
@@ -94,6 +96,24 @@ UPDATE_CLIP_UNITS = "clip-units"  # int: the clipping norm in grid steps
 UPDATE_SAMPLING_RATE = "sampling-rate"  # float: rate of the client's own coin; 1: takes part, 0: sends zeros
 UPDATE_IDLE_TRAINS = "idle-trains"  # bool: train and discard when the coin says no
 UPDATE_ROUND = "round"  # int
+ZEROTH_ORDER_SEED = "direction-seed"  # bytes: public seed of the round's directions
+ZEROTH_ORDER_KIND = "direction-kind"  # str: orthonormal or independent
+ZEROTH_ORDER_DIRECTIONS = "directions"  # int: K
+ZEROTH_ORDER_FINGERPRINT = "fingerprint"  # bytes: first numbers of the directions, hashed
+ZEROTH_ORDER_SMOOTHING = "smoothing"  # float: xi
+ZEROTH_ORDER_CLIP = "clip"  # float: bound on each quotient
+ZEROTH_ORDER_BATCH = "batch-size"  # int: records per round; 0 for all
+# The model, without sending it: steps since the model that the client keeps under MODEL_ID.
+MODEL_ID = "model-id"  # bytes: hash of the model of this round
+MODEL_BASE_ID = (
+    "model-base-id"  # bytes: of the kept model that the steps start from; empty: the model is sent along
+)
+RECORD_MODEL = "fedpriv.model"
+MODEL_KEEP = "keep"  # bool: keep the model of this round for later steps
+MODEL_SEEDS = "step-seeds"  # bytes: SEED_BYTES per step
+MODEL_COEFFICIENTS = "step-coefficients"  # list[float]: K per step
+STATE_MODEL = "fedpriv.model"  # client's Context.state: arrays of the model that it keeps
+STATE_MODEL_ID = "fedpriv.model-id"  # and its hash
 EVALUATE_CAP = "cap"  # int: most examples that a client counts
 EVALUATE_UNITS = "units-per-example"  # int: grid steps of one example
 CONFIG_MIN_NOISE_SHARE = "min-noise-share"  # node config: smallest accepted share std over the sensitivity
@@ -127,6 +147,8 @@ class ErrorCode(IntEnum):
     SEED_REFUSED = 2002
     BAD_REQUEST = 2003
     UNKNOWN_PURPOSE = 2004
+    MODEL_UNKNOWN = 2005
+    DIRECTIONS_DIFFER = 2006
 
 
 ERROR_WORDS: dict[int, str] = {
@@ -151,6 +173,10 @@ ERROR_WORDS: dict[int, str] = {
     ErrorCode.SEED_REFUSED: "seeded noise was asked outside a simulation",
     ErrorCode.BAD_REQUEST: "the request's parameters are missing, of the wrong type or out of range",
     ErrorCode.UNKNOWN_PURPOSE: "this client has no mod for the purpose of the secure sum",
+    ErrorCode.MODEL_UNKNOWN: "this client does not keep the model that the request builds on",
+    ErrorCode.DIRECTIONS_DIFFER: (
+        "this client's numpy expands the seed of the directions to other numbers than the server's"
+    ),
     ErrorCode.MISCONFIGURED: (
         "node config: 'min-neighbours' must be an integer of at least 1, and 'min-noise-share' a number of "
         "at least 0"

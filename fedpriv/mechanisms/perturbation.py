@@ -4,8 +4,8 @@ Memory: the model's one copy of its parameters and one block of a direction. A p
 in general be restored by subtracting what was added, because both steps round. So float32 and float64 parameters
 are first put on a grid per tensor, fine enough to make no difference (2^-21 of the largest parameter) and coarse
 enough that parameter, perturbation and sum are all exact: then subtracting restores every bit. Putting a model on
-its grid is idempotent; a server that does it too (:mod:`fedpriv.mechanisms.parameter_grid`) broadcasts models that a client leaves as they
-are. Narrower types (bfloat16) have no bits to spare: they are restored from a copy.
+its grid is idempotent; a server that does it too (`fedpriv.mechanisms.parameter_grid`) broadcasts models that a
+client leaves as they are. Narrower types (bfloat16) have no bits to spare: they are restored from a copy.
 
 Imports torch: only modules that are loaded for a model's work import this one.
 """

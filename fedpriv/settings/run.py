@@ -14,7 +14,10 @@ class RunSettings(SettingsModel):
 
     title: ClassVar[str] = "Run"
 
-    stages: str = Field("tune,train", description="Stages in order, separated by commas: tune, train, zeroth-order, paczero, matrix.")
+    stages: str = Field(
+        "tune,train",
+        description="Stages in order, separated by commas: tune, train, zeroth-order, paczero, matrix.",
+    )
     task: str = Field(
         "digits", description="Data and model: digits, fashion-mnist, mnist, cifar10, adult, breast-cancer."
     )
