@@ -14,5 +14,6 @@ purpose and passes the others on, and the last one lets nothing through in the c
 from fedpriv.clients.private_evaluation import private_evaluation_mod
 from fedpriv.clients.private_update import client_level_dp_mod
 from fedpriv.clients.vote import dp_hype_mod
+from fedpriv.clients.zeroth_order import zeroth_order_mod
 
-__all__ = ["client_level_dp_mod", "dp_hype_mod", "private_evaluation_mod"]
+__all__ = ["client_level_dp_mod", "dp_hype_mod", "private_evaluation_mod", "zeroth_order_mod"]

@@ -11,6 +11,7 @@ from fedpriv.plans.evaluation import EvaluationPlan
 from fedpriv.plans.hidden_state import HiddenState, TrainingFacts, hidden_state
 from fedpriv.plans.noise import NoiseModel
 from fedpriv.plans.vote import VotePlan
+from fedpriv.plans.zeroth_order import ZerothOrderPlan
 
 __all__ = [
     "AnyPlan",
@@ -25,6 +26,7 @@ __all__ = [
     "Plan",
     "TrainingFacts",
     "VotePlan",
+    "ZerothOrderPlan",
     "calibrate_plans",
     "hidden_state",
 ]

@@ -109,6 +109,7 @@ class DpsgdDcPlan(Plan):
         colluders: int = 0,
         seeded: bool = False,
         idle_clients_train: bool = True,
+        rounding_share: float = 0.01,
     ) -> DpsgdDcPlan:
         """Choose the grid for a noise multiplier on the clip and size the noise shares.
 
@@ -116,10 +117,14 @@ class DpsgdDcPlan(Plan):
         ----------
         noise_multiplier : float
             Guaranteed noise standard deviation of the sum over the clipping norm.
+        rounding_share : float
+            Largest acceptable typical rounding error as a part of the clip, see :meth:`GridCodec.choose`.
         """
         total = noise_multiplier * clipping_norm
         share = NoiseModel(kind, total, min_survivors, colluders).share_std_units
-        codec = GridCodec.choose(clipping_norm, length, share if kind == "distributed" else total)
+        codec = GridCodec.choose(
+            clipping_norm, length, share if kind == "distributed" else total, rounding_share
+        )
         noise = NoiseModel(kind, noise_multiplier * codec.clip_units, min_survivors, colluders, seeded)
         return cls(sampler, codec, noise, adjacency, num_clients, rounds, length, idle_clients_train)
 

@@ -99,6 +99,8 @@ class ZerothOrderPlan(Plan):
             colluders=colluders,
             seeded=seeded,
             idle_clients_train=idle_clients_train,
+            # a mean quotient is often far below its clip, and rounding toward zero must leave it alone
+            rounding_share=1e-5,
         )
         return cls(sums, dimension, smoothing, direction_share, best_kind(dimension, directions))
 

@@ -5,6 +5,7 @@ from fedpriv.strategies.dpsgd_dc import DpsgdDc, RoundOutcome
 from fedpriv.strategies.noised_sum import NoisedSum, NoisedSumResult
 from fedpriv.strategies.optimizers import ServerAdam, ServerOptimizer, ServerSgd
 from fedpriv.strategies.private_evaluation import EvaluationOutcome, PrivateEvaluation
+from fedpriv.strategies.zeroth_order import ZerothOrder
 
 __all__ = [
     "DpHype",
@@ -18,4 +19,5 @@ __all__ = [
     "ServerOptimizer",
     "ServerSgd",
     "VoteOutcome",
+    "ZerothOrder",
 ]

@@ -16,8 +16,6 @@ from fedpriv.ledger import BudgetExceeded
 from fedpriv.mechanisms import (
     ArrayLayout,
     Ball,
-    FixedSizeCohort,
-    PoissonCohort,
     SecureSource,
     SeededSource,
     SelfSampling,
@@ -26,6 +24,7 @@ from fedpriv.mechanisms import (
 from fedpriv.plans import DpsgdDcPlan
 from fedpriv.secure_sum import SecureSumAborted
 from fedpriv.strategies.base import SumStrategy
+from fedpriv.strategies.cohorts import draw_cohort
 from fedpriv.strategies.noised_sum import NoisedSum
 from fedpriv.strategies.optimizers import ServerOptimizer, ServerSgd, cosine_factor
 
@@ -161,19 +160,10 @@ class DpsgdDc(SumStrategy):
         if layout.size != plan.length:
             raise InvalidArgument(f"arrays: {layout.size} coordinates, the plan was made for {plan.length}")
         clients = list(grid.get_node_ids()) if clients is None else list(clients)
-        if isinstance(plan.sampler, FixedSizeCohort) and len(clients) != plan.num_clients:
-            # the amplification is that of plan.sampler.size out of plan.num_clients
-            logger.warning(
-                "%s round %d is left out: %d clients are there, a cohort of fixed size is drawn from %d",
-                self.stage,
-                server_round,
-                len(clients),
-                plan.num_clients,
-            )
+        cohort = draw_cohort(plan, clients, self.stage, server_round)
+        if cohort is None:
             return RoundOutcome(None, 0, 0, released=False)
-        cohort = plan.sampler.asked(clients)
-        outside = set(self._outside(cohort, clients))
-        asked = [*cohort, *outside]
+        asked, outside = cohort.asked, cohort.outside
         active, zeros = (self._payload(arrays, config, server_round, idle=idle) for idle in (False, True))
         try:
             result = self.sums.release(
@@ -205,14 +195,6 @@ class DpsgdDc(SumStrategy):
         return RoundOutcome(
             ArrayRecord(released), len(result.survivors), len(asked), True, sum(result.sum.seconds.values())
         )
-
-    def _outside(self, cohort: Sequence[int], clients: Sequence[int]) -> list[int]:
-        """Clients that are asked for zeros, see :meth:`PoissonCohort.filled_up`."""
-        plan = self.plan
-        if not isinstance(plan.sampler, PoissonCohort):
-            return []
-        fewest = max(plan.noise.min_survivors, plan.sampler.expected_asked(plan.num_clients))
-        return plan.sampler.filled_up(cohort, clients, fewest)
 
     def _payload(
         self, arrays: ArrayRecord, config: ConfigRecord | None, server_round: int, *, idle: bool
