@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import tomllib
@@ -121,7 +122,8 @@ def _run_stages(run: Run, stages: list[Any], state: RunState) -> None:
 
 def _open_folder(settings: Settings) -> tuple[Settings, RunFolder]:
     """Settings with the run's name, and its folder: a new one, or that of the run to resume."""
-    root = Path(settings.run.run_dir) if settings.run.run_dir else Path.cwd() / "runs"
+    # a container's volume is not for whoever submits a run to know
+    root = Path(settings.run.run_dir or os.environ.get("FEDPRIV_RUNS") or Path.cwd() / "runs")
     if settings.run.resume:
         return _resume(settings, root)
     name = settings.run.name or f"{settings.run.task}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
