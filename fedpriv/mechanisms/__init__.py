@@ -3,6 +3,7 @@
 Nothing here talks to Flower and nothing here needs torch: every function takes and returns numpy arrays.
 """
 
+from fedpriv.mechanisms.allocation_schedule import RandomAllocationSchedule
 from fedpriv.mechanisms.ballots import Ballot
 from fedpriv.mechanisms.clipping import ClippedUpdate, clip_to_norm
 from fedpriv.mechanisms.grid import GridCodec
@@ -27,6 +28,7 @@ __all__ = [
     "GridCodec",
     "NoiseShares",
     "PoissonCohort",
+    "RandomAllocationSchedule",
     "Sampler",
     "SecureSource",
     "SeededSource",

@@ -12,6 +12,7 @@ Box-Muller). At a scale of 10^5 and 10^9 draws that is 2e-23, negligible beside 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 import os
 from dataclasses import dataclass
@@ -62,6 +63,25 @@ class SecureSource(_ChaChaSource):
         super().__init__(os.urandom(32))
 
 
+class KeyedSource(_ChaChaSource):
+    """The streams of one secret key, told apart by an index: the same ones whenever they are asked for.
+
+    Parameters
+    ----------
+    key : bytes
+        32 bytes from ``os.urandom``, kept secret.
+    index : int
+        Number of the stream, >= 0.
+    """
+
+    secure = True
+
+    def __init__(self, key: bytes, index: int) -> None:
+        if len(key) != 32:
+            raise InvalidArgument(f"key: {len(key)} bytes, 32 are needed")
+        super().__init__(hmac.digest(key, b"fedpriv noise row" + index.to_bytes(8, "big"), "sha256"))
+
+
 class SeededSource(_ChaChaSource):
     """Reproducible stream for simulations. Noise from it is **not private** and is reported as such.
 
@@ -78,7 +98,7 @@ class SeededSource(_ChaChaSource):
         super().__init__(hashlib.sha256(b"fedpriv seeded noise\x1f" + text.encode()).digest())
 
 
-def _exact_draw(scale: float, word: int, source: RandomSource) -> int:
+def _exact_draw(scale: float, word: int, source: RandomSource, center: float | None = None) -> int:
     """Decide one draw whose float evaluation was not conclusive, with 64 fresh low bits and 50 digits."""
     import mpmath  # only about one draw in 10^8 comes here
 
@@ -87,6 +107,8 @@ def _exact_draw(scale: float, word: int, source: RandomSource) -> int:
     with mpmath.workdps(50):
         tail = mpmath.mpf(2 * ((magnitude << 64) + low_bits) + 1) / mpmath.mpf(2) ** 129  # in (0, 1/2)
         x = _tail_quantile(tail) if tail < 2.0**-20 else -mpmath.sqrt(2) * mpmath.erfinv(2 * tail - 1)
+        if center is not None:
+            return int(mpmath.floor(center + (-scale * x if negative else scale * x) + mpmath.mpf("0.5")))
         value = int(mpmath.floor(scale * x + mpmath.mpf("0.5")))
     return -value if negative else value
 
@@ -145,14 +167,74 @@ def rounded_gaussian(scale: float, size: int, source: RandomSource | None = None
     return draws
 
 
-def _draw_chunk(scale: float, words: np.ndarray, source: RandomSource) -> np.ndarray:
+def rounded_gaussian_around(
+    center: np.ndarray, scale: float, source: RandomSource | None = None
+) -> np.ndarray:
+    """Draw integers ``round(center + N(0, scale^2))``, decided exactly like those of :func:`rounded_gaussian`.
+
+    Rounding commutes with adding an integer, so ``total + draw`` is the rounding of a continuous Gaussian
+    release with mean ``total + center``: post-processing of it, whatever the real numbers in ``center`` are.
+
+    Parameters
+    ----------
+    center : np.ndarray
+        Shape (d,), float64, below 2**51 in absolute value.
+    scale : float
+        Standard deviation in grid steps, > 0 and at most 2**52.
+    source : RandomSource, optional
+        Where the randomness comes from; a fresh :class:`SecureSource` by default.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (d,), int64.
+
+    Raises
+    ------
+    InvalidArgument
+        When the scale or a centre is out of range.
+    """
+    check_positive(scale=scale)
+    largest = float(np.max(np.abs(center), initial=0.0))
+    if scale > MAX_SHARE_UNITS or not largest < MAX_SHARE_UNITS / 2:
+        raise InvalidArgument(
+            f"scale, center: {scale} and {largest} grid steps; allowed: at most 2**52, and below 2**51"
+        )
+    source = SecureSource() if source is None else source
+    draws = np.empty(center.size, dtype=np.int64)
+    for start in range(0, center.size, _CHUNK):
+        part = np.asarray(center[start : start + _CHUNK], dtype=np.float64)
+        draws[start : start + part.size] = _draw_chunk_around(part, scale, source.words(part.size), source)
+    return draws
+
+
+def _draw_chunk_around(
+    center: np.ndarray, scale: float, words: np.ndarray, source: RandomSource
+) -> np.ndarray:
+    scaled, tolerance = _scaled_quantiles(scale, words)
+    signed = np.where(words >> np.uint64(63), -scaled, scaled)
+    shifted = center + signed
+    tolerance += 2.0**-52 * np.abs(shifted)
+    floor = np.floor(shifted)
+    draws = np.floor(shifted + 0.5).astype(np.int64)
+    for index in np.flatnonzero(np.abs(shifted - floor - 0.5) <= tolerance):
+        draws[index] = _exact_draw(scale, int(words[index]), source, float(center[index]))
+    return draws
+
+
+def _scaled_quantiles(scale: float, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Absolute values of Gaussian draws, and how far each may be from the exact one."""
     magnitude = (words & np.uint64(2**63 - 1)).astype(np.float64)
     tail = (magnitude + 0.5) * 2.0**-64  # half of a uniform on (0, 1): the tail probability of |x|
     x = -ndtri(tail)
     scaled = scale * x
     # du / density(x) <= (du / u) * min(1/x, 1.2534): the Mills ratio bounds how far u's width moves x
     width = 1.26 * (2.0**-52 + 2.0**-63 / tail)
-    tolerance = scale * (x * _QUANTILE_ERROR + width) + 2.0**-52 * scaled
+    return scaled, scale * (x * _QUANTILE_ERROR + width) + 2.0**-52 * scaled
+
+
+def _draw_chunk(scale: float, words: np.ndarray, source: RandomSource) -> np.ndarray:
+    scaled, tolerance = _scaled_quantiles(scale, words)
     distance = np.abs(scaled - np.floor(scaled) - 0.5)
     draws = np.floor(scaled + 0.5).astype(np.int64)
     negative = (words >> np.uint64(63)).astype(bool)
