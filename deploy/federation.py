@@ -6,8 +6,8 @@
     python deploy/federation.py run --resume first
     python deploy/federation.py down
 
-Runs docker compose (or what --compose names) and `flwr`, and says which state the federation is in. Exit code 0 only when
-all silos are online (up), or the run has finished and left its report (run).
+Runs docker compose (or what --compose names) and `flwr`, and says which state the federation is in. Exit code 0 only
+when all silos are online (up), or the run has finished and left its report (run).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Federation:
     def environment(self) -> dict[str, str]:
         """Environment of `flwr`: a home of its own, so that nobody's configuration is touched."""
         return dict(os.environ) | {
-            "FLWR_HOME": str(self.deploy / "state" / "flwr"),
+            "FLWR_HOME": str(self.deploy / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
         }
@@ -74,7 +74,7 @@ class Federation:
 
     def connect(self) -> None:
         """Write the connection that `flwr` uses."""
-        home = self.deploy / "state" / "flwr"
+        home = self.deploy / "flwr"
         home.mkdir(parents=True, exist_ok=True)
         port = os.environ.get("FEDERATION_PORT") or "8000"
         certificate = (self.deploy / "secrets" / "ca.crt").resolve()
@@ -148,7 +148,7 @@ class Federation:
                 config += f" num-clients={len(self.keys)}"
             chosen = config
         command = [_script("flwr"), "run", str(self.app), NAME, "--stream", "--run-config", chosen]
-        subprocess.run(command, env=self.environment, cwd=self.deploy / "state", check=False)
+        subprocess.run(command, env=self.environment, cwd=self.deploy / "flwr", check=False)
         last = self._runs()[0]
         report = runs / name / "report.md"
         if last["status"] == "finished:completed" and report.exists():
@@ -173,7 +173,7 @@ class Federation:
         return subprocess.run(
             [_script("flwr"), *arguments],
             env=self.environment,
-            cwd=self.deploy / "state",
+            cwd=self.deploy / "flwr",
             capture_output=True,
             text=True,
             timeout=120,
