@@ -140,9 +140,10 @@ class Accountant:
             )
         if count == 0:
             return self
-        self._events[event] = self._events.get(event, 0) + int(count)
-        if _has_one_bound(event):
-            self._add_to_totals(event, int(count))
+        for part, times in event.parts():
+            self._events[part] = self._events.get(part, 0) + times * int(count)
+            if _has_one_bound(part):
+                self._add_to_totals(part, times * int(count))
         return self
 
     def merge(self, other: "Accountant") -> "Accountant":

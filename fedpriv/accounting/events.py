@@ -102,6 +102,10 @@ class PrivacyEvent(ABC):
         equivalent = self.gaussian_equivalent()
         return {} if equivalent is None else {"": (equivalent, 0.0)}
 
+    def parts(self) -> tuple[tuple["PrivacyEvent", int], ...]:
+        """What an accountant composes: the event itself, or the events and counts that it is made of."""
+        return ((self, 1),)
+
     def to_json(self) -> dict[str, Any]:
         """JSON object with the kind and the fields; `event_from_json` reads it back."""
         return {"kind": self.kind, **asdict(self)}
@@ -114,6 +118,7 @@ _MODULES: Final[tuple[str, ...]] = (
     "fedpriv.accounting.amplification_by_iteration",
     "fedpriv.accounting.zeroth_order",
     "fedpriv.accounting.allocation_events",
+    "fedpriv.accounting.local_steps",
 )
 """Modules whose import registers further events; imported only when an unknown kind is met."""
 
