@@ -358,6 +358,16 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def _apps(pid: int) -> Iterator[int]:
+    """ServerApp and ClientApp processes below a process."""
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+            command = (entry.parent / "cmdline").read_bytes()
+            if parent == pid and (b"flwr-serverapp" in command or b"flwr-clientapp" in command):
+                yield int(entry.parent.name)
+
+
 def _marked(mark: str) -> Iterator[int]:
     """Processes that carry a project's mark: executors start theirs in sessions of their own (Linux only)."""
     wanted = f"{_MARK}={mark}".encode()
@@ -387,6 +397,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("ps", help="state of the services, as JSON")
     kill = commands.add_parser("kill", help="kill -9 a service's process")
     kill.add_argument("service")
+    kill.add_argument(
+        "--app", action="store_true", help="the app that its executor runs, not the service itself"
+    )
     logs = commands.add_parser("logs", help="output of a service")
     logs.add_argument("service")
     keep = commands.add_parser("_keep")
@@ -415,8 +428,10 @@ def _act(project: Project, options: argparse.Namespace) -> int:
         print(project.log(options.service).read_text(errors="replace"))
     elif options.command == "kill":
         pid = project.pid(options.service)
+        if pid is not None and options.app:
+            pid = next(_apps(pid), None)
         if pid is None:
-            raise RuntimeError(f"{options.service} does not run")
+            raise RuntimeError(f"{options.service} does not run" + (" an app" if options.app else ""))
         os.kill(pid, signal.SIGKILL)
     return 0
 

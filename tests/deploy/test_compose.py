@@ -14,19 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from compose_files import FILES, FOLDER, ROOT, load, misfits
 
 from fedpriv import wire
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "deploy"
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+COMPOSE = load("docker-compose.yml")
+JOINING = load("docker-compose.silo.yml")
+ONE_SHOT: dict[str, dict[str, Any]] = {
+    "certs": COMPOSE["services"].pop("certs"),
+    "silo certs": JOINING["services"].pop("certs"),
+}
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+#: Services of both files; those of the silo that joins are called "joining ...".
+ALL: dict[str, dict[str, Any]] = SERVICES | {f"joining {n}": s for n, s in JOINING["services"].items()}
 SILOS = (1, 2, 3)
 
 
+def secrets_of(service: str) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = (JOINING if service.startswith("joining") else COMPOSE)["secrets"]
+    return found
+
+
 def command_of(service: str) -> list[str]:
-    described = SERVICES[service]
+    described = ALL[service]
     return [*described["entrypoint"], *described.get("command", [])]
 
 
@@ -60,7 +70,50 @@ def help_of(command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("name", FILES)
+def test_the_file_fits_the_schema_and_compose_accepts_it(name: str, tmp_path: Path) -> None:
+    assert misfits(load(name)) == []
+    for command in (["docker-compose"], ["docker", "compose"]):
+        if shutil.which(command[0]) is None:
+            continue
+        if (
+            subprocess.run([*command, "version"], capture_output=True, timeout=60, check=False).returncode
+            != 0
+        ):
+            continue  # docker without its compose plugin
+        done = subprocess.run(
+            [*command, "-f", str(ROOT / name), "config", "-q"],
+            env=os.environ | FILES[name],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_schema_finds_what_is_wrong() -> None:
+    broken = load("docker-compose.yml")
+    broken["services"]["superlink"]["image"] = "flwr/superlink:latest"
+    broken["services"]["superlink"]["port"] = ["8000"]
+    broken["services"]["superexec-1"]["volumes"] = ["data:/app/data"]
+    broken["services"]["superexec-2"]["depends_on"] = ["supernode-9"]
+    broken["services"]["superexec-3"]["networks"] = ["elsewhere"]
+    found = " ".join(misfits(broken))
+    for words in ("superlink.image", "superlink.port", "superexec-1.volumes", "supernode-9", "elsewhere"):
+        assert words in found, words
+
+
+def test_a_variable_that_a_silo_must_set_is_named() -> None:
+    from compose_files import loopback
+
+    text = (ROOT / "docker-compose.silo.yml").read_text()
+    with pytest.raises(ValueError, match="SUPERLINK must be set: host:port of the SuperLink"):
+        loopback().interpolate(text, {})
+
+
+@pytest.mark.parametrize("service", ALL)
 def test_every_flag_is_one_that_the_installed_command_accepts(service: str) -> None:
     command = command_of(service)[0]
     assert command in ("flower-superlink", "flower-superexec", "flower-supernode")
@@ -84,12 +137,12 @@ def test_there_are_three_silos_of_two_services() -> None:
     assert set(SERVICES) == expected
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", ALL)
 def test_secrets_are_declared_mounted_and_used(service: str) -> None:
-    described = SERVICES[service]
+    described = ALL[service]
     mounted = set()
     for secret in described["secrets"]:
-        assert secret["source"] in COMPOSE["secrets"]
+        assert secret["source"] in secrets_of(service)
         target = secret["target"]
         mounted.add(target if target.startswith("/") else f"/run/secrets/{target}")
     used = {
@@ -102,14 +155,33 @@ def test_secrets_are_declared_mounted_and_used(service: str) -> None:
     assert set(re.findall(r"cafile='([^']+)'", test)) <= mounted
 
 
-def test_every_declared_secret_is_used() -> None:
-    used = {secret["source"] for service in SERVICES.values() for secret in service["secrets"]}
-    assert used == set(COMPOSE["secrets"])
+@pytest.mark.parametrize("compose", [COMPOSE, JOINING], ids=list(FILES))
+def test_every_declared_secret_is_used(compose: dict[str, Any]) -> None:
+    used = {secret["source"] for service in compose["services"].values() for secret in service["secrets"]}
+    assert used == set(compose["secrets"])
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", ALL)
+def test_services_are_started_again_and_their_logs_are_bounded(service: str) -> None:
+    described = ALL[service]
+    assert described["restart"] == "unless-stopped" and described["init"] is True
+    assert set(described["logging"]["options"]) == {"max-size", "max-file"}
+    assert "healthcheck" in described
+
+
+@pytest.mark.parametrize("name", ONE_SHOT)
+def test_the_certs_step_is_root_without_a_network_and_only_on_demand(name: str) -> None:
+    step = ONE_SHOT[name]
+    assert step["profiles"] == ["certs"] and step["restart"] == "no"
+    assert step["user"] == "0" and step["network_mode"] == "none"
+    assert step["cap_drop"] == ["ALL"] and set(step["cap_add"]) == {"CHOWN", "DAC_OVERRIDE", "FOWNER"}
+    assert step["entrypoint"][:2] == ["python", "/deploy/certs.py"]
+    assert step["volumes"] == ["./deploy:/deploy"]
+
+
+@pytest.mark.parametrize("service", ALL)
 def test_no_service_runs_as_root_or_can_gain_rights(service: str) -> None:
-    described = SERVICES[service]
+    described = ALL[service]
     assert described["user"] == "49999"
     assert described["cap_drop"] == ["ALL"]
     assert described["security_opt"] == ["no-new-privileges:true"]
@@ -118,16 +190,16 @@ def test_no_service_runs_as_root_or_can_gain_rights(service: str) -> None:
         assert not re.search(r"[0-9a-f]{32}|BEGIN [A-Z ]*KEY", value), "a secret belongs in a file"
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", ALL)
 def test_health_checks_ask_the_port_that_the_service_opens(service: str) -> None:
     options = options_of(service)
-    test = " ".join(SERVICES[service]["healthcheck"]["test"])
-    if service.startswith("superexec"):
+    test = " ".join(ALL[service]["healthcheck"]["test"])
+    if "superexec" in service:
         assert options["--health-server-address"] == "127.0.0.1:9100"
         assert "('127.0.0.1', 9100)" in test
     else:
         assert f"https://localhost:{options['--port']}/health" in test
-    source = SERVICES[service]["healthcheck"]["test"]
+    source = ALL[service]["healthcheck"]["test"]
     assert source[:3] == ["CMD", "python", "-c"]
     compile(source[3], service, "exec")
 
@@ -157,11 +229,13 @@ def test_services_find_each_other_and_silos_are_apart() -> None:
 def test_data_is_where_the_client_app_runs_and_results_can_leave() -> None:
     for silo in SILOS:
         assert "volumes" not in SERVICES[f"supernode-{silo}"]
-        (volume,) = SERVICES[f"superexec-{silo}"]["volumes"]
-        source, target, mode = volume.split(":")
+        data, own = SERVICES[f"superexec-{silo}"]["volumes"]
+        source, target, mode = data.split(":")
         assert source == f"./deploy/data/silo-{silo}" and mode == "ro"
         assert SERVICES[f"superexec-{silo}"]["environment"]["FEDPRIV_DATA"] == target
+        assert own == f"./deploy/silos/silo-{silo}:/app/silo"  # the silo's ledger outlives its containers
     assert SERVICES["superexec-server"]["volumes"] == ["./deploy/runs:/app/runs"]
+    assert SERVICES["superexec-server"]["environment"]["FEDPRIV_RUNS"] == "/app/runs"
     state = options_of("superlink")["--database"]
     assert state is not None and state.startswith("/app/state/")
     assert SERVICES["superlink"]["volumes"] == ["./deploy/state:/app/state"]
@@ -169,15 +243,15 @@ def test_data_is_where_the_client_app_runs_and_results_can_leave() -> None:
 
 def test_node_configs_are_what_the_client_halves_read() -> None:
     seen = []
-    for silo in SILOS:
-        text = options_of(f"supernode-{silo}")["--node-config"]
+    for service in (*(f"supernode-{silo}" for silo in SILOS), "joining supernode"):
+        text = options_of(service)["--node-config"]
         config = dict(item.split("=") for item in str(text).split())
         seen.append(int(config["partition-id"]))
-        assert int(config["num-partitions"]) == len(SILOS)
+        assert int(config["num-partitions"]) == (4 if service.startswith("joining") else 3)
         assert int(config[wire.CONFIG_MIN_NEIGHBOURS]) >= 1
         assert float(config[wire.CONFIG_MIN_NOISE_SHARE]) > 0
         assert config[wire.CONFIG_SIMULATION] == "false"
-    assert seen == [0, 1, 2]
+    assert seen == [0, 1, 2, 3]
 
 
 def test_the_image_is_built_from_the_app_without_its_secrets() -> None:
@@ -204,29 +278,35 @@ def _copied(line: str) -> list[str]:
     return [word.removeprefix("./") for word in line.split()[1:-1] if not word.startswith("--")]
 
 
-def test_prepare_makes_what_compose_mounts(tmp_path: Path) -> None:
-    for tool in ("openssl", "ssh-keygen"):
-        assert shutil.which(tool), f"{tool} is needed by deploy/prepare.sh"
-    script = FOLDER / "prepare.sh"
-    environment = os.environ | {"SUPERLINK_NAMES": "fl.example.org"}
-    command = ["sh", str(script), str(tmp_path)]
-    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
-    for secret in COMPOSE["secrets"].values():
+def _certs(folder: Path, *arguments: str) -> None:
+    command = [sys.executable, str(FOLDER / "certs.py"), *arguments, "--folder", str(folder)]
+    subprocess.run(command, capture_output=True, check=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_certs_step_makes_what_compose_mounts(name: str, tmp_path: Path) -> None:
+    compose, step = load(name), ONE_SHOT["certs" if name == "docker-compose.yml" else "silo certs"]
+    words = [word for word in step["entrypoint"][2:] if not word.startswith("--folder")]
+    _certs(tmp_path, *words)
+    if name == "docker-compose.silo.yml":
+        assert not (tmp_path / "secrets" / "ca.crt").exists()  # it comes from the coordinator
+        _certs(tmp_path, "coordinator")
+    for secret in compose["secrets"].values():
         path = tmp_path / Path(secret["file"]).relative_to("deploy")
         private = path.suffix not in (".crt", ".pem")
         assert stat.S_IMODE(path.stat().st_mode) == (0o600 if private else 0o644), path
-    for described in SERVICES.values():
+    assert stat.S_IMODE((tmp_path / "secrets" / "ca.key").stat().st_mode) == 0o600
+    for described in compose["services"].values():
         for volume in described.get("volumes", []):
-            assert (tmp_path / Path(volume.split(":")[0]).relative_to("deploy")).is_dir()
+            if described.get("profiles") is None:
+                assert (tmp_path / Path(volume.split(":")[0]).relative_to("deploy")).is_dir()
     before = {path: path.read_bytes() for path in (tmp_path / "secrets").iterdir()}
-    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
+    _certs(tmp_path, *words)
     assert {path: path.read_bytes() for path in (tmp_path / "secrets").iterdir()} == before
 
 
 def test_certificates_hold_under_strict_verification(tmp_path: Path) -> None:
-    environment = os.environ | {"SUPERLINK_NAMES": "fl.example.org"}
-    command = ["sh", str(FOLDER / "prepare.sh"), str(tmp_path)]
-    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
+    _certs(tmp_path, "federation", "--names", "fl.example.org")
     secrets = tmp_path / "secrets"
     pairs: list[tuple[str, str, tuple[str, ...]]] = [
         ("ca.crt", "superlink", ("superlink", "localhost", "fl.example.org"))
@@ -239,6 +319,40 @@ def test_certificates_hold_under_strict_verification(tmp_path: Path) -> None:
         _handshake(secrets / "ca.crt", secrets / "silo-1.pem", secrets / "silo-1.key", "supernode")
     with pytest.raises(ssl.SSLCertVerificationError):
         _handshake(secrets / "ca.crt", secrets / "superlink.pem", secrets / "superlink.key", "example.com")
+
+
+def test_a_certificate_that_ends_soon_is_signed_again_for_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("certs", FOLDER / "certs.py")
+    assert spec is not None and spec.loader is not None
+    certs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(certs)
+    monkeypatch.setattr(certs, "DAYS", 29)
+    certs.main(["federation", "--folder", str(tmp_path)])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "secrets").iterdir()}
+    monkeypatch.undo()
+    certs.main(["federation", "--folder", str(tmp_path)])
+    after = {path.name: path.read_bytes() for path in (tmp_path / "secrets").iterdir()}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"superlink.pem", *(f"silo-{silo}.pem" for silo in SILOS)}
+    secrets = tmp_path / "secrets"
+    assert _handshake(secrets / "ca.crt", secrets / "superlink.pem", secrets / "superlink.key", "superlink")
+
+
+def test_keys_of_supernodes_are_of_the_kind_that_flower_reads(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+    from flwr.cli.utils import init_http_client_from_connection  # the command that registers is installed
+    from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
+
+    assert init_http_client_from_connection is not None
+    _certs(tmp_path, "silo")
+    public = load_ssh_public_key((tmp_path / "secrets" / "supernode.pub").read_bytes())
+    private = load_ssh_private_key((tmp_path / "secrets" / "supernode").read_bytes(), None)
+    assert uses_nist_ec_curve(public)
+    assert private.public_key().public_numbers() == public.public_numbers()  # type: ignore[union-attr]
 
 
 def _handshake(trusted: Path, certificate: Path, key: Path, host: str) -> bool:
