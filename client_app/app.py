@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.clients import client_level_dp_mod, dp_hype_mod, private_evaluation_mod
+from fedpriv.clients import client_level_dp_mod, dp_hype_mod, private_evaluation_mod, zeroth_order_mod
 
 app = ClientApp()
 
@@ -43,7 +43,22 @@ def count_correct(arrays: ArrayRecord, context: Context) -> tuple[int, int]:
     return round(found.accuracy * found.num_examples) if found.num_examples else 0, found.num_examples
 
 
-@app.train(mods=[dp_hype_mod(candidate_loss), private_evaluation_mod(count_correct), client_level_dp_mod])
+def objective(arrays: dict[str, Any], context: Context) -> Any:
+    """Losses of this client's records, for two-point quotients; stay here."""
+    from fedpriv.tasks.zeroth_order import client_objective
+
+    settings, partition = _place(context)
+    return client_objective(settings, partition, arrays)
+
+
+@app.train(
+    mods=[
+        dp_hype_mod(candidate_loss),
+        private_evaluation_mod(count_correct),
+        zeroth_order_mod(objective),
+        client_level_dp_mod,
+    ]
+)
 def train(msg: Message, context: Context) -> Message:
     """Ordinary local training; the mods make what leaves private."""
     from fedpriv.tasks import federated

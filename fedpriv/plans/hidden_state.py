@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from fedpriv.accounting.amplification_by_iteration import AmplificationByIteration
 from fedpriv.accounting.dpsgd_dc import dpsgd_dc_event
+from fedpriv.accounting.zeroth_order import ZerothOrderHiddenState
 from fedpriv.mechanisms import FixedSizeCohort, PoissonCohort, SelfSampling
 from fedpriv.plans.base import Hypothesis
 from fedpriv.plans.dpsgd_dc import DpsgdDcPlan
@@ -75,7 +76,7 @@ class HiddenState:
 
     Parameters
     ----------
-    event : AmplificationByIteration or None
+    event : AmplificationByIteration, ZerothOrderHiddenState or None
         The stage as a whole in the release view; None when only composition may be claimed.
     hypotheses : tuple of Hypothesis
         All conditions with their status.
@@ -83,7 +84,7 @@ class HiddenState:
         The event rests on a smoothness that the user vouches for.
     """
 
-    event: AmplificationByIteration | None
+    event: AmplificationByIteration | ZerothOrderHiddenState | None
     hypotheses: tuple[Hypothesis, ...]
     conditional: bool
 

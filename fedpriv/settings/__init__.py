@@ -5,6 +5,7 @@ from fedpriv.settings.resolve import Settings, resolve_settings
 from fedpriv.settings.run import RunSettings
 from fedpriv.settings.train import TrainSettings
 from fedpriv.settings.tune import TuneSettings
+from fedpriv.settings.zeroth_order import ZerothOrderSettings
 
 __all__ = [
     "RunSettings",
@@ -13,5 +14,6 @@ __all__ = [
     "SettingsModel",
     "TrainSettings",
     "TuneSettings",
+    "ZerothOrderSettings",
     "resolve_settings",
 ]

@@ -12,9 +12,15 @@ from fedpriv.settings.base import SettingsError, SettingsModel, refuse_unknown
 from fedpriv.settings.run import RunSettings
 from fedpriv.settings.train import TrainSettings
 from fedpriv.settings.tune import TuneSettings, parse_grid
+from fedpriv.settings.zeroth_order import ZerothOrderSettings
 
 #: All tables in the order of the documentation.
-TABLES: tuple[type[SettingsModel], ...] = (RunSettings, TuneSettings, TrainSettings)
+TABLES: tuple[type[SettingsModel], ...] = (
+    RunSettings,
+    TuneSettings,
+    TrainSettings,
+    ZerothOrderSettings,
+)
 
 
 Table = TypeVar("Table", bound=SettingsModel)

@@ -28,6 +28,7 @@ def wait_for_clients(grid: Grid, expected: int, seconds: float, say: Callable[[s
         When the federation has another size; the message has the command to type.
     """
     simulated = is_simulation(grid)
+    noun = "clients" if simulated else "silos"
     deadline = time.monotonic() + (min(seconds, _SIMULATION_SECONDS) if simulated else seconds)
     told = -1
     while True:
@@ -38,7 +39,7 @@ def wait_for_clients(grid: Grid, expected: int, seconds: float, say: Callable[[s
             break
         if len(clients) != told:
             told = len(clients)
-            say(f"waiting for clients: {told} of {expected} are online")
+            say(f"waiting for {expected - told} of {expected} {noun}: {told} online")
         time.sleep(_POLL_SECONDS if not simulated else 0.2)
     if simulated:
         advice = (

@@ -11,6 +11,7 @@ from fedpriv.stages.base import Stage
 STAGES: dict[str, tuple[str, str]] = {
     "tune": ("fedpriv.stages.tune", "TuneStage"),
     "train": ("fedpriv.stages.train", "TrainStage"),
+    "zeroth-order": ("fedpriv.stages.zeroth_order", "ZerothOrderStage"),
 }
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 #: on the client.
 TRIALS: dict[str, str] = {
     "train": "fedpriv.tasks.federated:train_trial",
+    "zeroth-order": "fedpriv.tasks.zeroth_order:zeroth_order_trial",
 }
 
 

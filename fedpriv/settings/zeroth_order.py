@@ -1,0 +1,51 @@
+"""Settings of the zeroth-order fine-tuning stage."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from fedpriv.settings.base import SettingsModel, positive
+
+
+class ZerothOrderSettings(SettingsModel):
+    """Rounds of zeroth-order fine-tuning."""
+
+    prefix: ClassVar[str] = "zeroth-order."
+    title: ClassVar[str] = "Fine-tuning by K numbers a round (zeroth-order)"
+    stage: ClassVar[str] = "zeroth-order"
+    tunable: ClassVar = {
+        "learning-rate": positive(float),
+        "clip": positive(float),
+        "smoothing": positive(float),
+    }
+    default_grid: ClassVar[str] = '{"learning-rate": [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]}'
+
+    rounds: int = Field(100, ge=1, description="Rounds; the noise is solved for all of them.")
+    directions: int = Field(1, ge=1, description="Directions K, and numbers that a client sends, per round.")
+    learning_rate: float = Field(1.0, gt=0, description="Learning rate eta.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="Learning rate over the rounds; linear and cosine end near 0."
+    )
+    clip: float = Field(
+        1.0, gt=0, description="Bound Delta on a client's mean two-point quotient in every direction."
+    )
+    smoothing: float = Field(0.01, gt=0, description="Distance xi of the two points from the model.")
+    direction_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Part beta of the noise energy that lies along the directions; the server adds the rest around. "
+        "1 without a ball sends no model, only seeds and released numbers.",
+    )
+    noise_multiplier: float = Field(
+        0.0,
+        ge=0,
+        description="Noise of a summed quotient over the clip times sqrt(K); 0 solves it from target-epsilon.",
+    )
+    radius: float = Field(0.0, ge=0, description="Radius of the ball that keeps the model; 0: no projection.")
+    center: Literal["origin", "initial"] = Field("initial", description="Centre of the ball.")
+    batch_size: int = Field(
+        0, ge=0, description="Records that a client uses per round; 0 takes all of the client's."
+    )

@@ -1,0 +1,66 @@
+"""A client's side of zeroth-order fine-tuning: its objective, and how it tries a candidate of the vote."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from fedpriv.mechanisms import ArrayLayout, Ball
+from fedpriv.mechanisms.directions import SEED_BYTES, Directions
+from fedpriv.mechanisms.perturbation import two_point_quotients
+from fedpriv.mechanisms.zeroth_order import clipped_quotients, rounded_to_grids
+from fedpriv.settings import Settings, ZerothOrderSettings
+from fedpriv.tasks.base import Split
+from fedpriv.tasks.federated import client_data
+from fedpriv.tasks.objective import ModelObjective
+from fedpriv.tasks.registry import find_task
+from fedpriv.tasks.training import evaluate
+
+#: Rounds of a trial per proxy round: one number says far less than one gradient.
+TRIAL_FACTOR = 10
+
+
+def client_objective(settings: Settings, partition: int, arrays: Mapping[str, np.ndarray]) -> ModelObjective:
+    """Per-record losses of a model on a client's training part.
+
+    A model whose smoothness is proved is evaluated in float64, as the hidden-state bound assumes.
+    """
+    return _objective(settings, client_data(settings, partition).train).load(arrays)
+
+
+def _objective(settings: Settings, split: Split) -> ModelObjective:
+    task = find_task(settings.run.task)
+    model = task.build_model(settings.run.model, settings.run.seed)
+    if task.smoothness(settings.run.model) is not None:
+        model, split = model.double(), Split(split.x.double(), split.y)
+    return ModelObjective(model, split)
+
+
+def zeroth_order_trial(settings: Settings, partition: int) -> float:
+    """Loss of a candidate: some noise-free rounds of which the client is the only member.
+
+    Ten rounds per ``tune.proxy-rounds``, with the candidate's rate, clip and smoothing; the loss is that of the
+    client's validation part.
+    """
+    data, own = client_data(settings, partition), settings.of(ZerothOrderSettings)
+    objective = _objective(settings, data.train)
+    state = objective.model.state_dict()
+    arrays = {name: tensor.detach().float().numpy().copy() for name, tensor in state.items()}
+    layout = ArrayLayout.of(arrays)
+    ball = None
+    if own.radius > 0:
+        ball = Ball(own.radius, layout.flatten(arrays) if own.center == "initial" else None)
+    for step in range(TRIAL_FACTOR * settings.tune.proxy_rounds):
+        seed = hashlib.sha256(f"{settings.run.seed}:trial:{step}".encode()).digest()[:SEED_BYTES]
+        directions = Directions(seed, layout.size, own.directions)
+        quotients = two_point_quotients(objective.load(arrays), directions, own.smoothing)
+        mean = clipped_quotients(quotients.mean(axis=1), own.clip)
+        weights = layout.flatten(arrays) - directions.combine(own.learning_rate / own.directions * mean)
+        arrays = rounded_to_grids(weights if ball is None else ball.project(weights), layout, own.smoothing)
+    objective.load(arrays)
+    model = objective.model.float()
+    with torch.no_grad():
+        return evaluate(model, data.validation).loss
