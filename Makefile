@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: run plan test lint format bench clean
+.PHONY: run plan test lint format bench clean federation-up federation-status federation-run federation-down
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,25 @@ bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.end_to_end
 	$(BIN)/python -m benchmarks.dp_hype
 	$(BIN)/python benchmarks/secure_sum/run.py
+	$(BIN)/python -m benchmarks.faults
+
+# A federation of three silos on this machine, see docs/deployment.md.
+#   make federation-run CONFIG='stages="train" train.rounds=5 name="first"'    make federation-run RESUME=first
+#   no container engine: make federation-up COMPOSE="$(BIN)/python deploy/loopback.py"
+COMPOSE ?= docker compose
+FEDERATION = $(BIN)/python deploy/federation.py --compose '$(COMPOSE)'
+
+federation-up: $(VENV)/installed
+	$(FEDERATION) up
+
+federation-status: $(VENV)/installed
+	$(FEDERATION) status
+
+federation-run: $(VENV)/installed
+	$(FEDERATION) run --config '$(CONFIG)' --resume '$(RESUME)'
+
+federation-down: $(VENV)/installed
+	$(FEDERATION) down
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -25,11 +25,18 @@ def plan(
         list[str] | None,
         typer.Option("--config", "-c", help="Run-config values, for instance -c 'num-clients=3'."),
     ] = None,
+    federation: Annotated[
+        str,
+        typer.Option(
+            help="A SuperLink connection of Flower's config.toml: also says which silos of it are online."
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Forecast a run: epsilon per view, noise against signal, hypotheses, warnings. Sends nothing.
+    """Forecast a run: epsilon per view, noise against signal, hypotheses, warnings. Sends nothing to any silo.
 
-    Example: fedpriv plan . -c 'num-clients=3 target-epsilon=4.0'
+    Examples: fedpriv plan . -c 'num-clients=3 target-epsilon=4.0'
+    fedpriv plan . -c 'num-clients=3' --federation hospitals
     """
     from fedpriv.accounting.validators import InvalidArgument
     from fedpriv.cli.run import read_overrides
@@ -41,7 +48,26 @@ def plan(
     except (SettingsError, InvalidArgument, ValueError) as error:
         typer.echo(f"fedpriv plan: {error}", err=True)
         raise typer.Exit(2) from None
+    if federation:
+        found["federation"] = _live(federation, settings.run.num_clients)
     typer.echo(json.dumps(found, indent=2) if as_json else _text(found))
+    if "error" in found.get("federation", {}):
+        raise typer.Exit(1)
+
+
+def _live(federation: str, expected: int) -> dict[str, Any]:
+    from fedpriv.cli.federation import FederationUnreachable, federation_state
+
+    try:
+        return {"name": federation, **federation_state(federation).to_json(expected)}
+    except FederationUnreachable as error:
+        return {
+            "name": federation,
+            "expected": expected,
+            "ready": False,
+            "error": str(error),
+            "state": str(error),
+        }
 
 
 def forecast(settings: Any) -> dict[str, Any]:
@@ -113,4 +139,6 @@ def _text(found: dict[str, Any]) -> str:
                 lines.append(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
         lines += [f"  {h['status']}: {h['name']} ({h['detail']})" for h in stage["hypotheses"]]
     lines += [""] + [f"WARNING: {text}" for text in found["warnings"]]
+    if "federation" in found:
+        lines += ["", f"federation {found['federation']['name']}: {found['federation']['state']}"]
     return "\n".join(lines).rstrip()
