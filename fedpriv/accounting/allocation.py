@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from fedpriv.accounting.allocation_events import RandomAllocation
-from fedpriv.accounting.allocation_gram import Reduction, exact_remove_curve
+from fedpriv.accounting.allocation_gram import Reduction
 from fedpriv.accounting.allocation_profile import COARSE, STANDARD, Resolution
 from fedpriv.accounting.curves import DEFAULT_ORDERS
 from fedpriv.accounting.matrices import MatrixKind, StrategyMatrix, make_matrix
@@ -194,7 +194,7 @@ def calibrate_allocation(
 
     rough = secant_decreasing(quick, target_epsilon, start=1.0, relative_tolerance=0.02)
     trial = replace(event, noise_multiplier=rough or 1.0)
-    # The dynamic programme is slow and seldom wins: one look decides whether it takes part.
+    # The Rényi curves are slow and seldom win: one look decides whether they take part.
     exact = event.matrix is not None and (
         _quick_epsilon(trial, delta, COARSE, True) < _quick_epsilon(trial, delta, COARSE, False)
     )
@@ -276,13 +276,14 @@ def _profile_candidates(
 
 
 def _quick_epsilon(event: RandomAllocation, delta: float, resolution: Resolution, exact: bool) -> float:
-    """Epsilon by the bounds that can win: the profile, and the dynamic programme where that is exact."""
+    """Epsilon by the bounds that can win: the profile and, with ``exact``, the Rényi curves of each direction."""
     try:
         law = event.upper_law(delta, None, resolution)
         remove, add = law.epsilon_remove(delta), law.epsilon_add(delta)
     except OverflowError:
         return event.curves(_ORDERS).to_epsilon(delta).epsilon
-    if exact and event.matrix is not None and remove > add:
-        curve = exact_remove_curve(event.matrix, event.bins, event.noise_multiplier, _ORDERS)
-        remove = min(remove, curve.scaled(event.epochs if event.redraw else 1).to_epsilon(delta).epsilon)
+    if exact and event.matrix is not None:
+        curves = event.curves(_ORDERS)
+        remove = min(remove, curves.remove.to_epsilon(delta).epsilon)
+        add = min(add, curves.add.to_epsilon(delta).epsilon)
     return max(remove, add)
