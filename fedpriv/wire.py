@@ -82,10 +82,12 @@ RECORD_VOTE = "fedpriv.vote"
 RECORD_UPDATE = "fedpriv.update"
 RECORD_EVALUATE = "fedpriv.evaluate"
 RECORD_ZEROTH_ORDER = "fedpriv.zeroth-order"
+RECORD_PAC_ZERO = "fedpriv.pac-zero"
 PURPOSE_VOTE = "vote"
 PURPOSE_UPDATE = "update"
 PURPOSE_EVALUATE = "evaluate"
 PURPOSE_ZEROTH_ORDER = "zeroth-order"
+PURPOSE_PAC_ZERO = "pac-zero"
 NOISE_SHARE_STD = "share-std"  # float: standard deviation of the client's noise share, grid steps
 NOISE_SEED = "noise-seed"  # str: "" for secure noise; anything else only in a simulation
 VOTE_CANDIDATES = "candidates"  # str: JSON list of objects
@@ -114,6 +116,16 @@ MODEL_SEEDS = "step-seeds"  # bytes: SEED_BYTES per step
 MODEL_COEFFICIENTS = "step-coefficients"  # list[float]: K per step
 STATE_MODEL = "fedpriv.model"  # client's Context.state: arrays of the model that it keeps
 STATE_MODEL_ID = "fedpriv.model-id"  # and its hash
+PAC_RUN = "run"  # str: name of the run that the silo's secret belongs to
+PAC_VARIANT = "variant"  # str: zpl or mi
+PAC_SUBSETS = "subsets"  # int: M
+PAC_NATS = "nats"  # float: budget of a silo in the run
+PAC_ROUNDS = "rounds"  # int: rounds that share it
+PAC_DIAGNOSTICS = "diagnostics"  # str: simulation only: folder for lines about unanimity; "" for none
+PAC_BIT = "bit"  # int, reply outside a secure sum: +1 or -1
+CONFIG_STATE_PATH = "state-path"  # node config: private folder of the silo
+CONFIG_MAX_NATS = "max-nats"  # node config: largest budget that the silo accepts
+STATE_SILO_FILE = "fedpriv.silo-file"  # prefix of records in Context.state, in a simulation
 EVALUATE_CAP = "cap"  # int: most examples that a client counts
 EVALUATE_UNITS = "units-per-example"  # int: grid steps of one example
 CONFIG_MIN_NOISE_SHARE = "min-noise-share"  # node config: smallest accepted share std over the sensitivity
@@ -149,6 +161,10 @@ class ErrorCode(IntEnum):
     UNKNOWN_PURPOSE = 2004
     MODEL_UNKNOWN = 2005
     DIRECTIONS_DIFFER = 2006
+    NO_STATE_PATH = 2007
+    STATE_UNREADABLE = 2008
+    UNIVERSE_CHANGED = 2009
+    BUDGET_TOO_LARGE = 2010
 
 
 ERROR_WORDS: dict[int, str] = {
@@ -177,6 +193,14 @@ ERROR_WORDS: dict[int, str] = {
     ErrorCode.DIRECTIONS_DIFFER: (
         "this client's numpy expands the seed of the directions to other numbers than the server's"
     ),
+    ErrorCode.NO_STATE_PATH: (
+        "node config 'state-path' must name a private folder in which this silo can keep its secrets"
+    ),
+    ErrorCode.STATE_UNREADABLE: "the silo's state file cannot be read; a fresh secret would break the guarantee",
+    ErrorCode.UNIVERSE_CHANGED: (
+        "the silo's records, or the run's subsets, budget or rounds, are not those that its secret was drawn for"
+    ),
+    ErrorCode.BUDGET_TOO_LARGE: "the run's budget is above node config 'max-nats'",
     ErrorCode.MISCONFIGURED: (
         "node config: 'min-neighbours' must be an integer of at least 1, and 'min-noise-share' a number of "
         "at least 0"
