@@ -83,10 +83,13 @@ RECORD_UPDATE = "fedpriv.update"
 RECORD_EVALUATE = "fedpriv.evaluate"
 RECORD_ZEROTH_ORDER = "fedpriv.zeroth-order"
 RECORD_PAC_ZERO = "fedpriv.pac-zero"
+RECORD_RECORD_LEVEL = "fedpriv.record-level"
+RECORD_SILO_CHECK = "fedpriv.silo-check"
 PURPOSE_VOTE = "vote"
 PURPOSE_UPDATE = "update"
 PURPOSE_EVALUATE = "evaluate"
 PURPOSE_ZEROTH_ORDER = "zeroth-order"
+PURPOSE_RECORD_LEVEL = "record-level"
 PURPOSE_PAC_ZERO = "pac-zero"
 NOISE_SHARE_STD = "share-std"  # float: standard deviation of the client's noise share, grid steps
 NOISE_SEED = "noise-seed"  # str: "" for secure noise; anything else only in a simulation
@@ -126,6 +129,22 @@ PAC_BIT = "bit"  # int, reply outside a secure sum: +1 or -1
 CONFIG_STATE_PATH = "state-path"  # node config: private folder of the silo
 CONFIG_MAX_NATS = "max-nats"  # node config: largest budget that the silo accepts
 STATE_SILO_FILE = "fedpriv.silo-file"  # prefix of records in Context.state, in a simulation
+# Record-level training; beside it UPDATE_CLIPPING_NORM, UPDATE_CLIP_UNITS, UPDATE_ROUND, NOISE_SEED, ``arrays``
+# and, unless the ball is around the origin, ``center``. Without a secure sum it asks for a check of the silo.
+SILO_SAMPLING_RATE = "record-sampling-rate"  # float: q of the silo's own Poisson batches
+SILO_NOISE_STD = "record-noise-std"  # float: noise of the sum of a step, grid steps
+SILO_STEPS = "local-steps"  # int: E
+SILO_LEARNING_RATE = "learning-rate"  # float
+SILO_ADJACENCY = "adjacency"  # str
+SILO_RADIUS = "radius"  # float: R, the model is kept within R of the centre
+SILO_RADIUS_UNITS = "radius-units"  # int: R in grid steps of the secure sum
+SILO_MAX_WEIGHT = "max-weight"  # int: 1 for a uniform average, else the most records that count
+SILO_RUN = "run"  # str: name of the run in the silo's own account
+SILO_STAGE = "stage"  # str: name of the stage there
+SILO_MAX_EPSILON = "max-epsilon"  # float: the run's limit on its own releases; 0 for none
+SILO_DELTA = "delta"  # float: at which it holds
+SILO_SIMULATION_FOLDER = "simulation-folder"  # str: parent of the accounts of simulated silos without state-path
+SILO_NUM_RECORDS = "num-records"  # int, reply to a check: size of the silo, public by declaration
 EVALUATE_CAP = "cap"  # int: most examples that a client counts
 EVALUATE_UNITS = "units-per-example"  # int: grid steps of one example
 CONFIG_MIN_NOISE_SHARE = "min-noise-share"  # node config: smallest accepted share std over the sensitivity
@@ -134,6 +153,10 @@ CONFIG_MIN_NOISE_SHARE = "min-noise-share"  # node config: smallest accepted sha
 CONFIG_MIN_NEIGHBOURS = "min-neighbours"
 DEFAULT_MIN_NEIGHBOURS = 2
 CONFIG_SIMULATION = "fedpriv-simulation"
+CONFIG_MIN_NOISE_MULTIPLIER = "min-noise-multiplier"  # record-level: smallest accepted noise of a step over the clip
+CONFIG_MAX_SAMPLING_RATE = "max-sampling-rate"  # record-level: largest accepted rate of the batches
+CONFIG_MAX_EPSILON = "max-epsilon"  # record-level: limit of the silo's own account, over all runs
+CONFIG_DELTA = "delta"  # at which it holds
 
 
 class ErrorCode(IntEnum):
@@ -161,6 +184,11 @@ class ErrorCode(IntEnum):
     UNKNOWN_PURPOSE = 2004
     MODEL_UNKNOWN = 2005
     DIRECTIONS_DIFFER = 2006
+    SILO_MISCONFIGURED = 2101
+    SILO_NOISE_TOO_SMALL = 2102
+    SILO_RATE_TOO_LARGE = 2103
+    SILO_NO_ACCOUNT = 2104
+    SILO_NO_DATA = 2105
     NO_STATE_PATH = 2007
     STATE_UNREADABLE = 2008
     UNIVERSE_CHANGED = 2009
@@ -201,6 +229,16 @@ ERROR_WORDS: dict[int, str] = {
         "the silo's records, or the run's subsets, budget or rounds, are not those that its secret was drawn for"
     ),
     ErrorCode.BUDGET_TOO_LARGE: "the run's budget is above node config 'max-nats'",
+    ErrorCode.SILO_MISCONFIGURED: (
+        "node config: 'max-epsilon' must be a number above 0 and come with a 'delta' in (0, 1), "
+        "'min-noise-multiplier' a number of at least 0, 'max-sampling-rate' a number in (0, 1]"
+    ),
+    ErrorCode.SILO_NOISE_TOO_SMALL: "the noise of a step is below node config 'min-noise-multiplier'",
+    ErrorCode.SILO_RATE_TOO_LARGE: "the sampling rate of records is above node config 'max-sampling-rate'",
+    ErrorCode.SILO_NO_ACCOUNT: (
+        "the silo has no account of its own: node config 'state-path' must name a folder that it can write"
+    ),
+    ErrorCode.SILO_NO_DATA: "the silo's data cannot be used; its own log says why",
     ErrorCode.MISCONFIGURED: (
         "node config: 'min-neighbours' must be an integer of at least 1, and 'min-noise-share' a number of "
         "at least 0"
