@@ -57,6 +57,13 @@ class NoisedSum:
         Secure-sum parameters, see :class:`fedpriv.secure_sum.SecureSumSettings`.
     seed : int or None
         Seed of central noise, for simulations that are declared not private; None for secure noise.
+
+    Attributes
+    ----------
+    bytes_up, bytes_down : int
+        Payload of all sums that were released.
+    last : SecureSumResult or None
+        The latest one, with its seconds per exchange; None when it was aborted.
     """
 
     ledger: Ledger | None
@@ -67,6 +74,7 @@ class NoisedSum:
     seed: int | None = None
     bytes_up: int = field(default=0, init=False)
     bytes_down: int = field(default=0, init=False)
+    last: SecureSumResult | None = field(default=None, init=False)
 
     def release(
         self,
@@ -82,6 +90,7 @@ class NoisedSum:
         modulus_bits: int,
         purpose: str,
         magnitude: int | None = None,
+        server_noise: Callable[[], np.ndarray] | None = None,
     ) -> NoisedSumResult:
         """Run one secure sum and account for it.
 
@@ -112,6 +121,9 @@ class NoisedSum:
         magnitude : int, optional
             Largest absolute value that a coordinate of the sum can have, noise included, when every client
             keeps to its range. A larger one is a client's fault and ends the round.
+        server_noise : callable, optional
+            Central noise of this release, shape (length,), int64, drawn when the sum is there; independent
+            Gaussian noise of ``noise`` by default.
 
         Raises
         ------
@@ -124,6 +136,7 @@ class NoisedSum:
             When fewer than ``noise.min_survivors`` clients were left, or the sum is out of range; its
             ``released`` says whether the round was charged.
         """
+        self.last = None
         self._check(clients, plan, noise)
         session = SecureSum(
             grid,
@@ -172,11 +185,14 @@ class NoisedSum:
             self._settle_aborted(reservation, type(error).__name__, released=False)
             raise
         total = result.total
-        if noise.kind == "central":
+        if server_noise is not None:
+            total = total + server_noise()
+        elif noise.kind == "central":
             source = SecureSource() if self.seed is None else SeededSource(self.seed, stage, server_round)
             total = total + rounded_gaussian(noise.total_std_units, length, source)
         self.bytes_up += result.bytes_up
         self.bytes_down += result.bytes_down
+        self.last = result
         survivors = len(result.survivors)
         if reservation is not None:
             shares = survivors if noise.kind == "distributed" else 0
