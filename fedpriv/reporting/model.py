@@ -85,6 +85,10 @@ class RoundRecord(_Record):
     diagnostics : dict of str to float
         Named numbers for plots that only a simulation can know (the fraction of unanimous silos).
     seconds : float, optional
+    exchanges : dict of str to float
+        Seconds of every exchange of the round's sum, in order; empty when it was aborted.
+    bytes_up, bytes_down : int, optional
+        Payload of the round's sum from the clients and to them.
     note : str
     """
 
@@ -98,6 +102,9 @@ class RoundRecord(_Record):
     nats: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     diagnostics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     seconds: Seconds | None = None
+    exchanges: dict[str, Seconds] = Field(default_factory=dict)
+    bytes_up: Count | None = None
+    bytes_down: Count | None = None
     note: str = ""
 
 

@@ -84,7 +84,11 @@ class RoundsStage(Stage):
                 )
                 run.progress.warn(state.stopped)
                 break
-            report.rounds.append(self._finish(run, state, plan, outcome, server_round, began))
+            record = self._finish(run, state, plan, outcome, server_round, began)
+            if (last := rounds.sums.last) is not None:
+                record.exchanges = dict(last.seconds)
+                record.bytes_up, record.bytes_down = last.bytes_up, last.bytes_down
+            report.rounds.append(record)
             # with every round, so that a run that is killed and resumed reports the whole of it
             report.seconds = before[0] + time.monotonic() - started
             report.bytes_up = before[1] + rounds.sums.bytes_up
