@@ -85,12 +85,14 @@ RECORD_ZEROTH_ORDER = "fedpriv.zeroth-order"
 RECORD_PAC_ZERO = "fedpriv.pac-zero"
 RECORD_RECORD_LEVEL = "fedpriv.record-level"
 RECORD_SILO_CHECK = "fedpriv.silo-check"
+RECORD_ALLOCATION = "fedpriv.allocation"
 PURPOSE_VOTE = "vote"
 PURPOSE_UPDATE = "update"
 PURPOSE_EVALUATE = "evaluate"
 PURPOSE_ZEROTH_ORDER = "zeroth-order"
 PURPOSE_RECORD_LEVEL = "record-level"
 PURPOSE_PAC_ZERO = "pac-zero"
+PURPOSE_ALLOCATION = "allocation"
 NOISE_SHARE_STD = "share-std"  # float: standard deviation of the client's noise share, grid steps
 NOISE_SEED = "noise-seed"  # str: "" for secure noise; anything else only in a simulation
 VOTE_CANDIDATES = "candidates"  # str: JSON list of objects
@@ -143,8 +145,19 @@ SILO_RUN = "run"  # str: name of the run in the silo's own account
 SILO_STAGE = "stage"  # str: name of the stage there
 SILO_MAX_EPSILON = "max-epsilon"  # float: the run's limit on its own releases; 0 for none
 SILO_DELTA = "delta"  # float: at which it holds
-SILO_SIMULATION_FOLDER = "simulation-folder"  # str: parent of the accounts of simulated silos without state-path
+SILO_SIMULATION_FOLDER = (
+    "simulation-folder"  # str: parent of the accounts of simulated silos without state-path
+)
 SILO_NUM_RECORDS = "num-records"  # int, reply to a check: size of the silo, public by declaration
+# Random allocation; beside it the update record, whose sampling rate is 1, and ``arrays``.
+ALLOCATION_NAME = "allocation"  # str: name of the run's draw of bins, under which a client keeps its own
+ALLOCATION_BINS = "bins"  # int: b
+ALLOCATION_EPOCHS = "epochs"  # int: k
+ALLOCATION_REDRAWN = "redrawn"  # bool: bins are drawn again each epoch
+ALLOCATION_BEGINS = (
+    "begins"  # bool: False after a restart, when a client without a disk may have lost its bin
+)
+ALLOCATION_SIMULATION_FOLDER = "simulation-folder"  # str: parent of simulated clients' folders, "" for none
 EVALUATE_CAP = "cap"  # int: most examples that a client counts
 EVALUATE_UNITS = "units-per-example"  # int: grid steps of one example
 CONFIG_MIN_NOISE_SHARE = "min-noise-share"  # node config: smallest accepted share std over the sensitivity
@@ -153,7 +166,9 @@ CONFIG_MIN_NOISE_SHARE = "min-noise-share"  # node config: smallest accepted sha
 CONFIG_MIN_NEIGHBOURS = "min-neighbours"
 DEFAULT_MIN_NEIGHBOURS = 2
 CONFIG_SIMULATION = "fedpriv-simulation"
-CONFIG_MIN_NOISE_MULTIPLIER = "min-noise-multiplier"  # record-level: smallest accepted noise of a step over the clip
+CONFIG_MIN_NOISE_MULTIPLIER = (
+    "min-noise-multiplier"  # record-level: smallest accepted noise of a step over the clip
+)
 CONFIG_MAX_SAMPLING_RATE = "max-sampling-rate"  # record-level: largest accepted rate of the batches
 CONFIG_MAX_EPSILON = "max-epsilon"  # record-level: limit of the silo's own account, over all runs
 CONFIG_DELTA = "delta"  # at which it holds

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedpriv import wire
+from fedpriv.clients.allocation import in_its_bin
 from fedpriv.clients.noise_share import (
     draw_share,
     integer,
@@ -37,12 +39,14 @@ def client_level_dp_mod(msg: Message, context: Context, call_next: ClientAppCall
     * the contribution has L2 norm at most the clip, over all arrays at once, 0-d arrays included, checked in
       integers; NaN, infinities, an exception or a reply with other arrays make it zero, still noised;
     * with self-sampling the coin is tossed here, from the operating system's entropy, and is never sent;
+    * with random allocation the bin is drawn here, stored before it is used, and never sent
+      (`fedpriv.clients.allocation`);
     * a message of any other kind gets an error reply and the function is not called.
 
     Parameters
     ----------
     msg : Message
-        A request of :class:`fedpriv.strategies.DpsgdDc`.
+        A request of :class:`fedpriv.strategies.DpsgdDc` or :class:`fedpriv.strategies.MatrixFtrl`.
     context : Context
         The client's context; node config keys ``min-neighbours`` and ``min-noise-share`` are its floors.
     call_next : callable
@@ -54,21 +58,38 @@ def client_level_dp_mod(msg: Message, context: Context, call_next: ClientAppCall
         A stage of the secure sum, or an error reply.
     """
     purpose = purpose_of(msg, context)
-    if purpose and purpose != wire.PURPOSE_UPDATE:
+    if purpose and purpose not in TAKES_PART:
         # another algorithm's message (a vote without its mod): answered by an error, never by the function
         return refuse(msg, ErrorCode.UNKNOWN_PURPOSE)
 
     def produce(request: Message, ctx: Context) -> np.ndarray:
-        return _contribution(request, ctx, call_next)
+        return _contribution(request, ctx, call_next, TAKES_PART[purpose or wire.PURPOSE_UPDATE])
 
     return handle(msg, context, produce)
 
 
-def _contribution(request: Message, context: Context, call_next: ClientAppCallable) -> np.ndarray:
+def _coin(request: Message, context: Context) -> bool:
+    """The client's own coin; a rate of 1 or 0 leaves nothing to toss."""
+    rate = number(record_of(request, wire.RECORD_UPDATE), wire.UPDATE_SAMPLING_RATE, 0.0, 1.0)
+    return rate >= 1.0 or (rate > 0.0 and SelfSampling(rate).toss())
+
+
+#: Purpose -> whether the client takes part in the round that a request belongs to.
+TAKES_PART: dict[str, Callable[[Message, Context], bool]] = {
+    wire.PURPOSE_UPDATE: _coin,
+    wire.PURPOSE_ALLOCATION: in_its_bin,
+}
+
+
+def _contribution(
+    request: Message,
+    context: Context,
+    call_next: ClientAppCallable,
+    decide: Callable[[Message, Context], bool],
+) -> np.ndarray:
     record = record_of(request, wire.RECORD_UPDATE)
     clipping_norm = number(record, wire.UPDATE_CLIPPING_NORM, 1e-300, 1e300)
     codec = GridCodec(clipping_norm, integer(record, wire.UPDATE_CLIP_UNITS, 1, 2**30))
-    rate = number(record, wire.UPDATE_SAMPLING_RATE, 0.0, 1.0)
     server_round = integer(record, wire.UPDATE_ROUND, 0, 2**62)
     start = request.content.get("arrays")
     if not isinstance(start, ArrayRecord):
@@ -76,7 +97,7 @@ def _contribution(request: Message, context: Context, call_next: ClientAppCallab
     arrays = {name: array.numpy() for name, array in start.items()}
     layout = ArrayLayout.of(arrays)
     noise = draw_share(record, context, layout.size, codec.clip_units, (wire.PURPOSE_UPDATE, server_round))
-    takes_part = rate >= 1.0 or (rate > 0.0 and SelfSampling(rate).toss())
+    takes_part = decide(request, context)
     if not takes_part and not record.get(wire.UPDATE_IDLE_TRAINS, True):
         return noise
     returned = _trained(request, context, call_next, layout)

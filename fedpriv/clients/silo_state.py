@@ -84,8 +84,16 @@ class _ContextFile(SiloFile):
         self._context.state[self._name] = ConfigRecord({_CONTENT: content})
 
 
-def silo_folder(context: Context) -> Path | None:
+def silo_folder(context: Context, simulation_folder: str = "") -> Path | None:
     """The silo's private folder, created with mode 0700; None in a simulation without one.
+
+    Parameters
+    ----------
+    context : Context
+        Its node config names the folder.
+    simulation_folder : str
+        In a simulation without ``state-path``: parent of one folder per partition, so that a simulated silo
+        remembers across runs of the simulation. Ignored anywhere else.
 
     Raises
     ------
@@ -94,7 +102,9 @@ def silo_folder(context: Context) -> Path | None:
     """
     configured = context.node_config.get(wire.CONFIG_STATE_PATH, "")
     if configured == "" and inside_simulation(context):
-        return None
+        if simulation_folder == "":
+            return None
+        configured = str(Path(simulation_folder) / f"partition-{context.node_config.get('partition-id', 0)}")
     if not isinstance(configured, str) or configured == "":
         raise Refusal(ErrorCode.NO_STATE_PATH)
     folder = Path(configured).expanduser()
@@ -106,7 +116,7 @@ def silo_folder(context: Context) -> Path | None:
     return folder
 
 
-def silo_file(context: Context, purpose: str, run: str) -> SiloFile:
+def silo_file(context: Context, purpose: str, run: str, simulation_folder: str = "") -> SiloFile:
     """The file of one purpose in one run.
 
     Parameters
@@ -117,7 +127,9 @@ def silo_file(context: Context, purpose: str, run: str) -> SiloFile:
         Letters and dashes; what the file is for.
     run : str
         Name of the run, as the server tells it: hashed, so that it cannot leave the folder.
+    simulation_folder : str
+        See `silo_folder`.
     """
     name = f"{purpose}-{hashlib.sha256(run.encode()).hexdigest()[:24]}"
-    folder = silo_folder(context)
+    folder = silo_folder(context, simulation_folder)
     return _ContextFile(context, name) if folder is None else _DiskFile(folder / f"{name}.json")
