@@ -149,7 +149,7 @@ class Federation:
             chosen = config
         command = [_script("flwr"), "run", str(self.app), NAME, "--stream", "--run-config", chosen]
         subprocess.run(command, env=self.environment, cwd=self.deploy / "flwr", check=False)
-        last = self._runs()[0]
+        last = self._follow()
         report = runs / name / "report.md"
         if last["status"] == "finished:completed" and report.exists():
             _say(f"finished; report: {report}")
@@ -158,6 +158,27 @@ class Federation:
         if (runs / name / "resume.toml").exists():
             _say(f"continue it with: make federation-run RESUME={name}")
         return 1
+
+    def _follow(self) -> dict[str, str]:
+        """The newest run once it has ended: its log stops when the SuperLink does, the run itself goes on."""
+        lost_at = None
+        while True:
+            try:
+                last = self._runs()[0]
+            except RuntimeError as error:
+                lost_at = lost_at or time.monotonic()
+                if time.monotonic() > lost_at + _UP_SECONDS:
+                    raise
+                _say(f"the SuperLink does not answer ({str(error)[-120:]}); trying again")
+                time.sleep(5.0)
+                continue
+            if last["status"].startswith("finished"):
+                return last
+            lost_at = None
+            _say(f"the log was cut off, run {last['run-id']} goes on")
+            command = [_script("flwr"), "log", last["run-id"], NAME]
+            subprocess.run(command, env=self.environment, cwd=self.deploy / "flwr", check=False)
+            time.sleep(2.0)
 
     def down(self) -> int:
         """End all services; data, ledgers, reports and secrets stay."""
