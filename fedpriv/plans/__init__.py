@@ -10,6 +10,8 @@ from fedpriv.plans.dpsgd_dc import DpsgdDcPlan
 from fedpriv.plans.evaluation import EvaluationPlan
 from fedpriv.plans.hidden_state import HiddenState, TrainingFacts, hidden_state
 from fedpriv.plans.noise import NoiseModel
+from fedpriv.plans.pac_zero import PacZeroPlan
+from fedpriv.plans.record_level import RecordLevelPlan
 from fedpriv.plans.vote import VotePlan
 from fedpriv.plans.zeroth_order import ZerothOrderPlan
 
@@ -23,7 +25,9 @@ __all__ = [
     "Hypothesis",
     "NoiseModel",
     "PacPlan",
+    "PacZeroPlan",
     "Plan",
+    "RecordLevelPlan",
     "TrainingFacts",
     "VotePlan",
     "ZerothOrderPlan",
