@@ -9,6 +9,7 @@ from fedpriv.plans.calibrate import CalibratedPlans, calibrate_plans
 from fedpriv.plans.dpsgd_dc import DpsgdDcPlan
 from fedpriv.plans.evaluation import EvaluationPlan
 from fedpriv.plans.hidden_state import HiddenState, TrainingFacts, hidden_state
+from fedpriv.plans.matrix import MatrixPlan
 from fedpriv.plans.noise import NoiseModel
 from fedpriv.plans.pac_zero import PacZeroPlan
 from fedpriv.plans.record_level import RecordLevelPlan
@@ -23,6 +24,7 @@ __all__ = [
     "Forecast",
     "HiddenState",
     "Hypothesis",
+    "MatrixPlan",
     "NoiseModel",
     "PacPlan",
     "PacZeroPlan",

@@ -1,4 +1,4 @@
-"""Plan of training with correlated noise under random allocation (DP-FTRL): schedule, matrix and noise in one object."""
+"""Plan of training with correlated noise under random allocation: schedule, matrix and noise in one object."""
 
 from __future__ import annotations
 
@@ -194,7 +194,9 @@ class MatrixPlan(Plan):
                 ", but not in which round of an epoch a client takes part: charged with amplification by random "
                 f"allocation to {self.schedule.bins} bins."
             )
-        why = "may know the bins" if self.schedule.drawn_by == "server" else "may tell a bin by a reply's time"
+        why = (
+            "may know the bins" if self.schedule.drawn_by == "server" else "may tell a bin by a reply's time"
+        )
         return f" and {why}: charged without amplification."
 
     def hypotheses(self) -> list[Hypothesis]:

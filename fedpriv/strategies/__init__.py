@@ -2,6 +2,8 @@
 
 from fedpriv.strategies.dp_hype import DpHype, VoteOutcome
 from fedpriv.strategies.dpsgd_dc import DpsgdDc, RoundOutcome
+from fedpriv.strategies.matrix_ftrl import MatrixFtrl, MatrixOutcome
+from fedpriv.strategies.matrix_secrets import MatrixSecrets
 from fedpriv.strategies.noised_sum import NoisedSum, NoisedSumResult
 from fedpriv.strategies.optimizers import ServerAdam, ServerOptimizer, ServerSgd
 from fedpriv.strategies.private_evaluation import EvaluationOutcome, PrivateEvaluation
@@ -11,6 +13,9 @@ __all__ = [
     "DpHype",
     "DpsgdDc",
     "EvaluationOutcome",
+    "MatrixFtrl",
+    "MatrixOutcome",
+    "MatrixSecrets",
     "NoisedSum",
     "NoisedSumResult",
     "PrivateEvaluation",
