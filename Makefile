@@ -39,7 +39,8 @@ bench: $(VENV)/installed
 #   make federation-run CONFIG='stages="train" train.rounds=5 name="first"'    make federation-run RESUME=first
 #   no container engine: make federation-up COMPOSE="$(BIN)/python deploy/loopback.py"
 COMPOSE ?= docker compose
-FEDERATION = $(BIN)/python deploy/federation.py --compose '$(COMPOSE)'
+APP ?= .
+FEDERATION = $(BIN)/python deploy/federation.py --compose '$(COMPOSE)' --app '$(APP)'
 
 federation-up: $(VENV)/installed
 	$(FEDERATION) up

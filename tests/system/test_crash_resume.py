@@ -130,6 +130,36 @@ def test_the_report_of_a_resumed_run_covers_the_whole_run(crashed: Path) -> None
     assert train.seconds >= sum(record.seconds or 0.0 for record in train.rounds)
 
 
+@pytest.mark.parametrize("lost_checkpoint", [False, True])
+@pytest.mark.parametrize(
+    "optimizer",
+    [{"train.server-optimizer": "adam", "train.schedule": "cosine"}, {"train.server-momentum": 0.9}],
+    ids=["adam", "momentum"],
+)
+def test_a_resumed_run_ends_with_the_model_of_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: dict[str, Any], lost_checkpoint: bool
+) -> None:
+    """Bit by bit, with noise that repeats (a declared simulation): model, optimizer and position are all there."""
+    config = {"seeded-noise": True, "train.noise-multiplier": 5.0, **optimizer}
+    whole = _run(tmp_path / "whole", **config)
+    save = RunFolder.save_checkpoint
+
+    def crash(self: RunFolder, state: Any) -> None:
+        if state.round == 2:
+            if not lost_checkpoint:
+                save(self, state)
+            raise _Crash
+        save(self, state)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "save_checkpoint", crash)
+        with pytest.raises(_Crash):
+            _run(tmp_path / "torn", **config)
+    torn = _run(tmp_path / "torn", **config, resume="run", name="")
+    assert (torn / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert len(read_ledger(torn / "ledger.jsonl").entries) == (4 if lost_checkpoint else 3)
+
+
 def test_a_torn_line_of_metrics_is_dropped_and_a_missing_one_comes_back(crashed: Path) -> None:
     metrics = crashed / "metrics.jsonl"
     first = metrics.read_text().splitlines(keepends=True)[0]

@@ -1,0 +1,127 @@
+"""The compose file's federation as processes on the loopback, driven by the Makefile's own targets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SILOS = (1, 2, 3)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ProcessFederation:
+    """A copy of the deployment in a folder of its own.
+
+    Parameters
+    ----------
+    folder : Path
+        Empty; gets the compose files, ``deploy/`` and the Makefile.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("docker-compose.yml", "docker-compose.silo.yml", "Makefile"):
+            shutil.copy(ROOT / name, folder / name)
+        (folder / "deploy").mkdir()
+        for path in (ROOT / "deploy").glob("*.*"):
+            if path.is_file():
+                shutil.copy(path, folder / "deploy" / path.name)
+        self.environment = os.environ | {
+            "FEDERATION_PORT": str(_free_port()),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+            "NO_COLOR": "1",
+        }
+
+    @property
+    def runs(self) -> Path:
+        """Run folders."""
+        return self.folder / "deploy" / "runs"
+
+    @property
+    def loopback(self) -> list[str]:
+        """Command line that takes the place of docker compose."""
+        return [sys.executable, str(self.folder / "deploy" / "loopback.py")]
+
+    def make(self, target: str, timeout: float = 400.0, **variables: str) -> subprocess.CompletedProcess[str]:
+        """``make target`` with the environment that runs the tests."""
+        installed = Path(sys.prefix) / "installed"
+        values = {"VENV": sys.prefix, "APP": str(ROOT), "COMPOSE": " ".join(self.loopback)} | variables
+        return subprocess.run(
+            [
+                "make",
+                "--old-file",
+                str(installed),
+                target,
+                *(f"{key}={value}" for key, value in values.items()),
+            ],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+
+    def kill(self, service: str, *options: str) -> bool:
+        """``kill -9`` of a service's process, or with ``--app`` of the app that its executor runs."""
+        command = [*self.loopback, "kill", *options, service]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, timeout=60, check=False
+        )
+        return done.returncode == 0
+
+    def services(self) -> dict[str, dict[str, Any]]:
+        """State of every service."""
+        done = subprocess.run(
+            [*self.loopback, "ps"],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return {row["service"]: row for row in json.loads(done.stdout)}
+
+    def log(self, service: str) -> str:
+        """What a service and the apps that it ran have written."""
+        path = self.folder / "deploy" / "state" / "loopback" / "docker-compose" / f"{service}.log"
+        return path.read_text(errors="replace")
+
+    def rounds(self, run: str) -> list[dict[str, Any]]:
+        """Finished rounds of a run."""
+        path = self.runs / run / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for_rounds(self, run: str, number: int, seconds: float) -> None:
+        """Wait until a run has finished so many rounds."""
+        deadline = time.monotonic() + seconds
+        while len(self.rounds(run)) < number:
+            assert time.monotonic() < deadline, f"{run}: {len(self.rounds(run))} rounds after {seconds} s"
+            time.sleep(0.5)
+
+    def marked_processes(self) -> list[int]:
+        """Processes that were started for this federation and still run."""
+        sys.path.insert(0, str(self.folder / "deploy"))
+        try:
+            import loopback
+        finally:
+            sys.path.pop(0)
+        mark = self.folder / "deploy" / "state" / "loopback" / "docker-compose" / "mark"
+        return list(loopback._marked(mark.read_text())) if mark.exists() else []
