@@ -9,7 +9,13 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.clients import client_level_dp_mod, dp_hype_mod, private_evaluation_mod, zeroth_order_mod
+from fedpriv.clients import (
+    client_level_dp_mod,
+    dp_hype_mod,
+    pac_zero_mod,
+    private_evaluation_mod,
+    zeroth_order_mod,
+)
 
 app = ClientApp()
 
@@ -56,6 +62,7 @@ def objective(arrays: dict[str, Any], context: Context) -> Any:
         dp_hype_mod(candidate_loss),
         private_evaluation_mod(count_correct),
         zeroth_order_mod(objective),
+        pac_zero_mod(objective),
         client_level_dp_mod,
     ]
 )

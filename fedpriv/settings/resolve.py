@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedpriv.settings.base import SettingsError, SettingsModel, refuse_unknown
+from fedpriv.settings.pac_zero import PacZeroSettings
 from fedpriv.settings.run import RunSettings
 from fedpriv.settings.train import TrainSettings
 from fedpriv.settings.tune import TuneSettings, parse_grid
@@ -20,6 +21,7 @@ TABLES: tuple[type[SettingsModel], ...] = (
     TuneSettings,
     TrainSettings,
     ZerothOrderSettings,
+    PacZeroSettings,
 )
 
 

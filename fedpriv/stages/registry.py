@@ -12,6 +12,7 @@ STAGES: dict[str, tuple[str, str]] = {
     "tune": ("fedpriv.stages.tune", "TuneStage"),
     "train": ("fedpriv.stages.train", "TrainStage"),
     "zeroth-order": ("fedpriv.stages.zeroth_order", "ZerothOrderStage"),
+    "paczero": ("fedpriv.stages.pac_zero", "PacZeroStage"),
 }
 
 

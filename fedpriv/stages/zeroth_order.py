@@ -112,7 +112,7 @@ class ZerothOrderRounds:
 
     def play(self, server_round: int, arrays: ArrayRecord) -> RoundOutcome:
         """One round."""
-        return self._strategy.train_round(self._run.grid, server_round, arrays, self._run.clients)
+        return self._strategy.train_round(self._run.grid, server_round, arrays, clients=self._run.clients)
 
     def state(self) -> dict[str, Any]:
         """Nothing beside the model: a resumed run sends the model whole once."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv import wire
 from fedpriv.accounting.validators import InvalidArgument, check_non_negative
-from fedpriv.ledger import BudgetExceeded
 from fedpriv.mechanisms import (
     ArrayLayout,
     Ball,
@@ -23,7 +22,7 @@ from fedpriv.mechanisms import (
 )
 from fedpriv.plans import DpsgdDcPlan
 from fedpriv.secure_sum import SecureSumAborted
-from fedpriv.strategies.base import SumStrategy
+from fedpriv.strategies.base import TrainingStrategy
 from fedpriv.strategies.cohorts import draw_cohort
 from fedpriv.strategies.noised_sum import NoisedSum
 from fedpriv.strategies.optimizers import ServerOptimizer, ServerSgd, cosine_factor
@@ -56,7 +55,7 @@ class RoundOutcome:
     seconds: float = 0.0
 
 
-class DpsgdDc(SumStrategy):
+class DpsgdDc(TrainingStrategy):
     """Makes any ``@app.train()`` function that returns an ArrayRecord private at client level.
 
     The client half is :func:`fedpriv.clients.client_level_dp_mod`: it clips, encodes, noises and masks the
@@ -102,7 +101,7 @@ class DpsgdDc(SumStrategy):
         seed: int | None = None,
         stage: str = "train",
     ) -> None:
-        super().__init__()
+        super().__init__(plan)
         if (seed is not None) != plan.noise.seeded:
             raise InvalidArgument(
                 f"seed: {seed} does not go with a plan whose noise.seeded = {plan.noise.seeded}"
@@ -112,7 +111,6 @@ class DpsgdDc(SumStrategy):
         self.stage = stage
         check_non_negative(release_noise=release_noise)
         self.release_noise = release_noise
-        self.stopped: str | None = None
 
     def train_round(
         self,
@@ -220,37 +218,3 @@ class DpsgdDc(SumStrategy):
             wire.NOISE_SEED: "" if self.seed is None else str(self.seed),
         }
         return ConfigRecord(values)
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Run the round's exchanges; after the budget or the planned rounds are used up, keep the model."""
-        self._arrays = arrays
-        if self.stopped is None and server_round > self.plan.rounds:
-            self._stop(server_round, f"the noise was made for {self.plan.rounds} rounds")
-        if self.stopped is not None:
-            return []
-        try:
-            outcome = self.train_round(grid, server_round, arrays, config)
-        except BudgetExceeded as exceeded:
-            self._stop(server_round, str(exceeded))
-            return []
-        except InvalidArgument as misfit:
-            if server_round == 1:
-                raise
-            # the federation has changed under the plan; an exception here would lose the model
-            self._stop(server_round, str(misfit))
-            return []
-        if outcome.arrays is not None:
-            self._arrays = outcome.arrays
-        self._metrics = MetricRecord({"survivors": outcome.survivors, "asked": outcome.asked})
-        return []
-
-    def _stop(self, server_round: int, why: str) -> None:
-        self.stopped = why
-        logger.warning("training stops before round %d: %s", server_round, why)
-
-    def summary(self) -> None:
-        """Log the plan."""
-        for name, value in self.plan.describe().items():
-            logger.info("\t%s: %s", name, value)

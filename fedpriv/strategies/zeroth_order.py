@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv import wire
 from fedpriv.accounting.validators import InvalidArgument, check_positive
-from fedpriv.ledger import BudgetExceeded
 from fedpriv.mechanisms import ArrayLayout, Ball, SecureSource, SeededSource, SelfSampling, gaussian
 from fedpriv.mechanisms.directions import SEED_BYTES, Directions
 from fedpriv.mechanisms.zeroth_order import PublicStep, rounded_to_grids
 from fedpriv.plans.zeroth_order import ZerothOrderPlan
 from fedpriv.secure_sum import SecureSumAborted
-from fedpriv.strategies.base import SumStrategy
+from fedpriv.strategies.base import TrainingStrategy
 from fedpriv.strategies.cohorts import draw_cohort
 from fedpriv.strategies.downlink import Downlink
 from fedpriv.strategies.dpsgd_dc import RoundOutcome
@@ -31,7 +30,7 @@ Schedule = Callable[[int], float]
 """From the round (1, 2, ...) to a factor on the learning rate."""
 
 
-class ZerothOrder(SumStrategy):
+class ZerothOrder(TrainingStrategy):
     """Fine-tunes a model from K two-point quotients a round; no gradient and no update leaves a client.
 
     The client half is :func:`fedpriv.clients.zeroth_order_mod`. With ``g_k`` the noised sum of clipped
@@ -79,7 +78,7 @@ class ZerothOrder(SumStrategy):
         seed: int | None = None,
         stage: str = "zeroth-order",
     ) -> None:
-        super().__init__()
+        super().__init__(plan)
         check_positive(learning_rate=learning_rate)
         if (seed is not None) != plan.noise.seeded:
             raise InvalidArgument(
@@ -88,12 +87,16 @@ class ZerothOrder(SumStrategy):
         self.plan, self.sums, self.ball, self.seed, self.stage = plan, sums, ball, seed, stage
         self.learning_rate, self.batch_size = learning_rate, batch_size
         self.schedule: Schedule = schedule or (lambda server_round: 1.0)
-        self.stopped: str | None = None
         steps_only = not plan.has_isotropic_noise and ball is None
         self.downlink = Downlink(steps_only, plan.smoothing, plan.kind)
 
     def train_round(
-        self, grid: Grid, server_round: int, arrays: ArrayRecord, clients: Sequence[int] | None = None
+        self,
+        grid: Grid,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord | None = None,
+        clients: Sequence[int] | None = None,
     ) -> RoundOutcome:
         """Run one round and return the new model.
 
@@ -105,6 +108,8 @@ class ZerothOrder(SumStrategy):
             Starting from 1.
         arrays : ArrayRecord
             The current model: its trainable parameters.
+        config : ConfigRecord, optional
+            Not used: clients are told all they need by the plan.
         clients : sequence of int, optional
             The federation; all nodes that are online by default.
 
@@ -221,37 +226,3 @@ class ZerothOrder(SumStrategy):
             }
         )
         return content
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Run the round's exchanges; after the budget or the planned rounds are used up, keep the model."""
-        self._arrays = arrays
-        if self.stopped is None and server_round > self.plan.rounds:
-            self._stop(server_round, f"the noise was made for {self.plan.rounds} rounds")
-        if self.stopped is not None:
-            return []
-        try:
-            outcome = self.train_round(grid, server_round, arrays)
-        except BudgetExceeded as exceeded:
-            self._stop(server_round, str(exceeded))
-            return []
-        except InvalidArgument as misfit:
-            if server_round == 1:
-                raise
-            # the federation has changed under the plan; an exception here would lose the model
-            self._stop(server_round, str(misfit))
-            return []
-        if outcome.arrays is not None:
-            self._arrays = outcome.arrays
-        self._metrics = MetricRecord({"survivors": outcome.survivors, "asked": outcome.asked})
-        return []
-
-    def _stop(self, server_round: int, why: str) -> None:
-        self.stopped = why
-        logger.warning("fine-tuning stops before round %d: %s", server_round, why)
-
-    def summary(self) -> None:
-        """Log the plan."""
-        for name, value in self.plan.describe().items():
-            logger.info("\t%s: %s", name, value)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 TRIALS: dict[str, str] = {
     "train": "fedpriv.tasks.federated:train_trial",
     "zeroth-order": "fedpriv.tasks.zeroth_order:zeroth_order_trial",
+    "paczero": "fedpriv.tasks.zeroth_order:sign_trial",
 }
 
 

@@ -1,9 +1,9 @@
-"""A client's side of zeroth-order fine-tuning: its objective, and how it tries a candidate of the vote."""
+"""A client's side of fine-tuning by two-point quotients: its objective, and how it tries a candidate of the vote."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from fedpriv.mechanisms import ArrayLayout, Ball
 from fedpriv.mechanisms.directions import SEED_BYTES, Directions
 from fedpriv.mechanisms.perturbation import two_point_quotients
 from fedpriv.mechanisms.zeroth_order import clipped_quotients, rounded_to_grids
-from fedpriv.settings import Settings, ZerothOrderSettings
+from fedpriv.settings import PacZeroSettings, Settings, ZerothOrderSettings
 from fedpriv.tasks.base import Split
 from fedpriv.tasks.federated import client_data
 from fedpriv.tasks.objective import ModelObjective
@@ -39,27 +39,57 @@ def _objective(settings: Settings, split: Split) -> ModelObjective:
     return ModelObjective(model, split)
 
 
+def sign_trial(settings: Settings, partition: int) -> float:
+    """Loss of a PACZero candidate: some rounds along the sign of the mean quotient of all own records."""
+    own = settings.of(PacZeroSettings)
+
+    def step(mean: np.ndarray) -> np.ndarray:
+        return own.learning_rate * np.where(mean >= 0.0, 1.0, -1.0)
+
+    return _trial(settings, partition, own.smoothing, own.clip, 1, step, None)
+
+
 def zeroth_order_trial(settings: Settings, partition: int) -> float:
     """Loss of a candidate: some noise-free rounds of which the client is the only member.
 
     Ten rounds per ``tune.proxy-rounds``, with the candidate's rate, clip and smoothing; the loss is that of the
     client's validation part.
     """
-    data, own = client_data(settings, partition), settings.of(ZerothOrderSettings)
+    own = settings.of(ZerothOrderSettings)
+
+    def step(mean: np.ndarray) -> np.ndarray:
+        return own.learning_rate / own.directions * clipped_quotients(mean, own.clip)
+
+    ball = (own.radius, own.center) if own.radius > 0 else None
+    return _trial(settings, partition, own.smoothing, np.inf, own.directions, step, ball)
+
+
+def _trial(
+    settings: Settings,
+    partition: int,
+    smoothing: float,
+    record_clip: float,
+    count: int,
+    step: Callable[[np.ndarray], np.ndarray],
+    projection: tuple[float, str] | None,
+) -> float:
+    """Noise-free rounds of one client; ``step`` turns mean quotients into coefficients of the directions."""
+    data = client_data(settings, partition)
     objective = _objective(settings, data.train)
     state = objective.model.state_dict()
     arrays = {name: tensor.detach().float().numpy().copy() for name, tensor in state.items()}
     layout = ArrayLayout.of(arrays)
     ball = None
-    if own.radius > 0:
-        ball = Ball(own.radius, layout.flatten(arrays) if own.center == "initial" else None)
-    for step in range(TRIAL_FACTOR * settings.tune.proxy_rounds):
-        seed = hashlib.sha256(f"{settings.run.seed}:trial:{step}".encode()).digest()[:SEED_BYTES]
-        directions = Directions(seed, layout.size, own.directions)
-        quotients = two_point_quotients(objective.load(arrays), directions, own.smoothing)
-        mean = clipped_quotients(quotients.mean(axis=1), own.clip)
-        weights = layout.flatten(arrays) - directions.combine(own.learning_rate / own.directions * mean)
-        arrays = rounded_to_grids(weights if ball is None else ball.project(weights), layout, own.smoothing)
+    if projection is not None:
+        radius, center = projection
+        ball = Ball(radius, layout.flatten(arrays) if center == "initial" else None)
+    for number in range(TRIAL_FACTOR * settings.tune.proxy_rounds):
+        seed = hashlib.sha256(f"{settings.run.seed}:trial:{number}".encode()).digest()[:SEED_BYTES]
+        directions = Directions(seed, layout.size, count)
+        quotients = two_point_quotients(objective.load(arrays), directions, smoothing)
+        mean = clipped_quotients(quotients, record_clip).mean(axis=1)
+        weights = layout.flatten(arrays) - directions.combine(step(mean))
+        arrays = rounded_to_grids(weights if ball is None else ball.project(weights), layout, smoothing)
     objective.load(arrays)
     model = objective.model.float()
     with torch.no_grad():
