@@ -188,10 +188,12 @@ def _check_paid(
     settings: Settings, state: RunState | None, entries: Iterable[Entry | PacEntry], ledger: Path
 ) -> None:
     """Refuse a ledger that lacks a release which the checkpoint holds: going on would under-count."""
-    paid = {(entry.stage, entry.round) for entry in entries if entry.charged}
+    charged = [entry for entry in entries if entry.charged]
+    paid = {(entry.stage, entry.round) for entry in charged}
+    at_once = {entry.stage for entry in charged if isinstance(entry, PacEntry)}
     for report in () if state is None else state.reports:
         for record in report.rounds:
-            if record.released and (report.name, record.round) not in paid:
+            if record.released and report.name not in at_once and (report.name, record.round) not in paid:
                 raise SettingsError(
                     f"run config: resume = {settings.run.name!r}: the checkpoint holds round {record.round} of "
                     f"stage {report.name!r}, which {ledger} has not paid for; that is another ledger, or an "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import ArrayRecord
 
 from client_app.app import app as client
 from fedpriv.ledger import Ledger, LedgerLocked, read_ledger
@@ -102,6 +103,26 @@ def test_a_ledger_that_has_not_paid_for_the_checkpoint_is_refused(crashed: Path,
         path.write_text("".join(lines[: reserved[1]]))
     with pytest.raises(SettingsError, match=rf"holds round {kept + 1} of stage 'train'.*has not paid"):
         _run(crashed.parent, resume="run", name="")
+
+
+def test_a_stage_that_pays_for_all_its_rounds_at_once_has_paid_for_each(tmp_path: Path) -> None:
+    """PAC-private stages reserve a silo's whole budget before their first round."""
+    from fedpriv.reporting import RoundRecord, StageReport
+    from fedpriv.settings import resolve_settings
+    from fedpriv.stages.base import RunState
+    from fedpriv.stages.run import _check_paid
+
+    rounds = [RoundRecord(round=1), RoundRecord(round=2), RoundRecord(round=3, released=False)]
+    state = RunState(ArrayRecord(), reports=[StageReport(name="paczero", kind="votes", rounds=rounds)])
+    path, settings = tmp_path / "ledger.jsonl", resolve_settings({})
+    with Ledger.open(path, unit="client", adjacency="add_or_remove", run="run") as ledger:
+        with pytest.raises(SettingsError, match="round 1 of stage 'paczero'"):
+            _check_paid(settings, state, ledger.pac_entries, path)
+        reservation = ledger.reserve_pac("paczero", 0, "each", 0.5)
+        _check_paid(settings, state, ledger.pac_entries, path)
+        reservation.void("nothing left")
+        with pytest.raises(SettingsError, match="round 1 of stage 'paczero'"):
+            _check_paid(settings, state, ledger.pac_entries, path)
 
 
 def test_one_file_continues_a_run(crashed: Path, tmp_path: Path) -> None:
