@@ -153,11 +153,7 @@ def _contribution(request: Message, context: Context, records: MakeGradients) ->
     limits.check(asked.steps.noise_multiplier, asked.steps.sampling_rate)
     source = _source(request, context, asked)
     arrays = _arrays(request, "arrays")
-    layout = ArrayLayout.of(arrays)
-    start = layout.flatten(arrays)
-    center = (
-        layout.flatten(_arrays(request, "center")) if "center" in request.content else np.zeros_like(start)
-    )
+    layout, start, center = _weights(request, arrays)
     account = asked.account(context, limits)
     try:
         with account.paying(
@@ -194,6 +190,7 @@ def _checked(msg: Message, context: Context, records: MakeGradients) -> Message:
         limits = SiloLimits.of(context)
         limits.check(asked.steps.noise_multiplier, asked.steps.sampling_rate)
         arrays = _arrays(msg, "arrays")
+        _weights(msg, arrays)
         account = asked.account(context, limits)
     except Refusal as refusal:
         return refuse(msg, ErrorCode(refusal.code))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedpriv.settings import Settings
 
-#: Stage -> module and function of (settings with the candidate's values, partition) -> loss. The loss stays
+#: Stage -> module and function of (settings with the candidate's values, client's data) -> loss. The loss stays
 #: on the client.
 TRIALS: dict[str, str] = {
     "train": "fedpriv.tasks.federated:train_trial",
@@ -18,7 +18,7 @@ TRIALS: dict[str, str] = {
 }
 
 
-def find_trial(stage: str) -> Callable[[Settings, int], float]:
+def find_trial(stage: str) -> Callable[[Settings, int | str], float]:
     """The trial of a stage.
 
     Raises
@@ -29,5 +29,5 @@ def find_trial(stage: str) -> Callable[[Settings, int], float]:
     if stage not in TRIALS:
         raise ValueError(f"stage must be one of {', '.join(TRIALS)} for a vote to tune it, got {stage!r}")
     module, function = TRIALS[stage].split(":")
-    found: Callable[[Settings, int], float] = getattr(importlib.import_module(module), function)
+    found: Callable[[Settings, int | str], float] = getattr(importlib.import_module(module), function)
     return found
