@@ -41,8 +41,8 @@ _STOP_SECONDS, _HEALTH_SECONDS = 15.0, 120.0
 _RESTART_SECONDS = (1.0, 10.0)
 
 
-def interpolate(text: str, variables: Mapping[str, str]) -> str:
-    """Put environment variables into the text of a compose file.
+def interpolate(value: Any, variables: Mapping[str, str]) -> Any:
+    """Put environment variables into every string of a compose file, as Compose does after parsing.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
         Naming a variable that must be set.
     """
 
-    def value(match: re.Match[str]) -> str:
+    def put(match: re.Match[str]) -> str:
         name, how, rest = match.groups()
         found = variables.get(name, "")
         if found or how is None:
@@ -59,7 +59,23 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
             raise ValueError(f"{name} must be set: {rest}")
         return str(rest)
 
-    return _VARIABLE.sub(value, text)
+    if isinstance(value, dict):
+        return {key: interpolate(inner, variables) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [interpolate(inner, variables) for inner in value]
+    return _VARIABLE.sub(put, value) if isinstance(value, str) else value
+
+
+def load(file: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    """A compose file with its variables put in.
+
+    Raises
+    ------
+    ValueError
+        Naming a variable that must be set.
+    """
+    found: dict[str, Any] = interpolate(yaml.safe_load(file.read_text(encoding="utf-8")), variables)
+    return found
 
 
 class Project:
@@ -73,8 +89,7 @@ class Project:
 
     def __init__(self, file: Path) -> None:
         self.file, self.folder = file.resolve(), file.resolve().parent
-        text = interpolate(self.file.read_text(encoding="utf-8"), os.environ)
-        self.compose: dict[str, Any] = yaml.safe_load(text)
+        self.compose: dict[str, Any] = load(self.file, os.environ)
         self.services: dict[str, dict[str, Any]] = self.compose["services"]
         self.state = self.folder / "deploy" / "state" / "loopback" / self.file.stem
 

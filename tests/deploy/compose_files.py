@@ -6,23 +6,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy"
-FILES = {
+FILES: dict[str, dict[str, str]] = {
     "docker-compose.yml": {},
-    "docker-compose.silo.yml": {
-        "SUPERLINK": "fl.example.org:8000",
-        "PARTITION_ID": "3",
-        "NUM_PARTITIONS": "4",
-    },
+    "docker-compose.silo.yml": {"SUPERLINK": "fl.example.org:8000", "SILO_FILE": "records.csv"},
 }
 
 
 def load(name: str) -> dict[str, Any]:
     """A compose file with its variables put in, read by the same code that runs it on the loopback."""
-    found: dict[str, Any] = yaml.safe_load(loopback().interpolate((ROOT / name).read_text(), FILES[name]))
+    found: dict[str, Any] = loopback().load(ROOT / name, FILES[name])
     return found
 
 

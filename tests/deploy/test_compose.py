@@ -108,9 +108,8 @@ def test_the_schema_finds_what_is_wrong() -> None:
 def test_a_variable_that_a_silo_must_set_is_named() -> None:
     from compose_files import loopback
 
-    text = (ROOT / "docker-compose.silo.yml").read_text()
     with pytest.raises(ValueError, match="SUPERLINK must be set: host:port of the SuperLink"):
-        loopback().interpolate(text, {})
+        loopback().load(ROOT / "docker-compose.silo.yml", {})
 
 
 @pytest.mark.parametrize("service", ALL)
@@ -241,17 +240,35 @@ def test_data_is_where_the_client_app_runs_and_results_can_leave() -> None:
     assert SERVICES["superlink"]["volumes"] == ["./deploy/state:/app/state"]
 
 
+def node_config_of(service: str) -> dict[str, Any]:
+    """As Flower reads it."""
+    from flwr.common.config import parse_config_args
+
+    return parse_config_args([str(options_of(service)["--node-config"])])
+
+
 def test_node_configs_are_what_the_client_halves_read() -> None:
-    seen = []
     for service in (*(f"supernode-{silo}" for silo in SILOS), "joining supernode"):
-        text = options_of(service)["--node-config"]
-        config = dict(item.split("=") for item in str(text).split())
-        seen.append(int(config["partition-id"]))
-        assert int(config["num-partitions"]) == (4 if service.startswith("joining") else 3)
-        assert int(config[wire.CONFIG_MIN_NEIGHBOURS]) >= 1
-        assert float(config[wire.CONFIG_MIN_NOISE_SHARE]) > 0
-        assert config[wire.CONFIG_SIMULATION] == "false"
-    assert seen == [0, 1, 2, 3]
+        config = node_config_of(service)
+        assert config[wire.CONFIG_MIN_NEIGHBOURS] >= 1
+        assert config[wire.CONFIG_MIN_NOISE_SHARE] > 0
+        assert config[wire.CONFIG_SIMULATION] is False
+        assert config[wire.CONFIG_STATE_PATH] == "/app/silo"
+    assert [node_config_of(f"supernode-{silo}")["partition-id"] for silo in SILOS] == [0, 1, 2]
+    assert {node_config_of(f"supernode-{silo}")["num-partitions"] for silo in SILOS} == {3}
+    assert node_config_of("joining supernode")["data-path"] == "/app/data/records.csv"
+
+
+def test_more_node_config_of_all_silos_comes_from_one_variable() -> None:
+    from compose_files import loopback
+    from flwr.common.config import parse_config_args
+
+    variables = {"SILO_OPTIONS": 'data-path="/app/data/a b.csv" max-epsilon=8.0 delta=1e-5'}
+    services = loopback().load(ROOT / "docker-compose.yml", variables)["services"]
+    for silo in SILOS:
+        config = parse_config_args([services[f"supernode-{silo}"]["command"][-1]])
+        assert config["data-path"] == "/app/data/a b.csv" and config["max-epsilon"] == 8.0
+        assert config["partition-id"] == silo - 1
 
 
 def test_the_image_is_built_from_the_app_without_its_secrets() -> None:

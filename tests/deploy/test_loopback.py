@@ -139,19 +139,16 @@ def test_no_word_of_a_command_still_needs_a_container(
     assert len(set(ports)) == len(ports)  # each service has a port of its own
 
 
-def test_a_supernode_finds_the_files_of_the_executor_that_runs_its_app(tmp_path: Path) -> None:
-    text = (ROOT / "docker-compose.yml").read_text()
-    text = text.replace(
-        '"partition-id=1 ', '\'data-path="/app/data/a.csv" keep="/app/silo/b" partition-id=1 '
-    )
-    text = text.replace("fedpriv-simulation=false\"]\n    networks: {federation: {}, silo-2",
-                        "fedpriv-simulation=false']\n    networks: {federation: {}, silo-2")  # fmt: skip
-    (tmp_path / "docker-compose.yml").write_text(text)
+def test_a_supernode_finds_the_files_of_the_executor_that_runs_its_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SILO_OPTIONS", 'data-path="/app/data/a.csv"')
+    (tmp_path / "docker-compose.yml").write_text((ROOT / "docker-compose.yml").read_text())
     project = loopback().Project(tmp_path / "docker-compose.yml")
     project.state.mkdir(parents=True)
     config = project.command("supernode-2")[-1]
     assert f'data-path="{tmp_path}/deploy/data/silo-2/a.csv"' in config
-    assert f'keep="{tmp_path}/deploy/silos/silo-2/b"' in config
+    assert f'state-path="{tmp_path}/deploy/silos/silo-2"' in config
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
