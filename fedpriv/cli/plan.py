@@ -74,10 +74,10 @@ def forecast(settings: Any) -> dict[str, Any]:
     """The forecast as plain data: views, stages with noise against signal and hypotheses, warnings."""
     from fedpriv.stages.planning import plans_of
     from fedpriv.stages.run import initial_model
-    from fedpriv.tasks import get_task
+    from fedpriv.tasks import task_of
 
     run = settings.run
-    plans = plans_of(settings, initial_model(settings, get_task(run.task)))
+    plans = plans_of(settings, initial_model(settings, task_of(settings)))
     delta = run.resolved_delta
     warnings = plans.warnings()
     if delta >= 1.0 / run.num_clients:

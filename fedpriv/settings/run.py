@@ -19,9 +19,22 @@ class RunSettings(SettingsModel):
         description="Stages in order, separated by commas: tune, train, zeroth-order, paczero, matrix.",
     )
     task: str = Field(
-        "digits", description="Data and model: digits, fashion-mnist, mnist, cifar10, adult, breast-cancer."
+        "digits",
+        description="Data and model: digits, fashion-mnist, mnist, cifar10, adult, breast-cancer, sentiment.",
     )
-    model: str = Field("", description='Model of the task; "" takes its default (logistic).')
+    model: str = Field(
+        "",
+        description='Model of the task; "" takes its default (logistic; of sentiment the part to train: readout, head, '
+        "last-block, lora, all).",
+    )
+    language_model: str = Field(
+        "", description='sentiment: language model, a folder or a hub name; "" takes the fetched smollm2.'
+    )
+    language_data: str = Field(
+        "",
+        description='sentiment: a data set on the hub, for instance sst2; "" takes the fetched movie reviews.',
+    )
+    max_examples: int = Field(0, ge=0, description="Use only so many examples of the data set; 0 for all.")
     num_clients: int = Field(50, ge=1, description="Clients in the federation; must match what is online.")
     partition: Literal["iid", "dirichlet"] = Field("dirichlet", description="Simulated split of the data.")
     alpha: float = Field(0.5, gt=0, description="Dirichlet concentration over labels; small is more skewed.")

@@ -11,7 +11,7 @@ from fedpriv.mechanisms import ArrayLayout
 from fedpriv.plans import TrainingFacts
 from fedpriv.settings import Settings
 from fedpriv.strategies.optimizers import ServerAdam, ServerOptimizer, ServerSgd
-from fedpriv.tasks import get_task
+from fedpriv.tasks import task_of
 
 
 def make_optimizer(settings: Settings) -> ServerOptimizer:
@@ -25,7 +25,7 @@ def make_optimizer(settings: Settings) -> ServerOptimizer:
 def training_facts(settings: Settings, initial: ArrayRecord) -> TrainingFacts:
     """What the app's client and server do in a round, for the hidden-state bound."""
     run, train = settings.run, settings.train
-    task = get_task(run.task)
+    task = task_of(settings)
     proved = task.smoothness(run.model)
     features = math.prod(task.input_shape) + 1
     center = 0.0

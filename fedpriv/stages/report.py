@@ -196,6 +196,16 @@ def _partition_figure(run: Run, task: Task) -> str:
 
 def _load_example(settings: Settings, model: str) -> str:
     run = settings.run
+    if run.task == "sentiment":
+        return f'''from safetensors.torch import load_file
+
+from fedpriv.tasks.client_data import public_split
+from fedpriv.tasks.sentiment import sentiment_task
+
+task = sentiment_task("{model}", {run.language_model!r}, {run.language_data!r}, {run.max_examples})
+model = task.build_model("{model}", seed={run.seed})
+model.load_state_dict(load_file("model.safetensors"))
+print(model(public_split(task, {run.holdout_fraction}, {run.seed}).x[:5]).argmax(dim=1))'''
     return f'''import torch
 from safetensors.torch import load_file
 

@@ -23,7 +23,7 @@ from fedpriv.stages.folder import RunFolder
 from fedpriv.stages.planning import RunPlans, plans_of
 from fedpriv.stages.registry import stage_class
 from fedpriv.strategies import NoisedSum
-from fedpriv.tasks import get_task
+from fedpriv.tasks import task_of
 
 if TYPE_CHECKING:
     from fedpriv.tasks.base import Task
@@ -73,7 +73,7 @@ def execute_run(grid: Grid, run_config: Mapping[str, Any], progress: Progress | 
     from fedpriv.stages.evaluation import make_evaluator
     from fedpriv.stages.report import write_run_report
 
-    task = get_task(settings.run.task)
+    task = task_of(settings)
     initial = initial_model(settings, task)
     plans = plans_of(settings, initial)
     settings, folder = _open_folder(settings)

@@ -17,7 +17,7 @@ from fedpriv.stages.base import Run, RunState
 from fedpriv.stages.planning import Planner, make_sampler, min_survivors_of_cohort
 from fedpriv.stages.rounds import RoundsStage, Table, realised_rows
 from fedpriv.strategies import RoundOutcome, ZerothOrder
-from fedpriv.tasks import get_task
+from fedpriv.tasks import task_of
 
 
 class ZerothOrderStage(RoundsStage):
@@ -71,7 +71,7 @@ class ZerothOrderStage(RoundsStage):
 
 def _facts(settings: Settings, initial: ArrayRecord) -> ZerothOrderFacts:
     run, own = settings.run, settings.of(ZerothOrderSettings)
-    task = get_task(run.task)
+    task = task_of(settings)
     return ZerothOrderFacts(
         learning_rate=own.learning_rate,
         constant_rate=own.schedule == "constant",

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 from fedpriv.tasks.seeds import derive_seed
 
 if TYPE_CHECKING:
+    from fedpriv.settings import Settings
     from fedpriv.tasks.base import Task
 
 #: Names that :func:`get_task` knows. The first is the default: it needs no download.
-TASK_NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "adult", "breast-cancer")
+TASK_NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "adult", "breast-cancer", "sentiment")
 
-__all__ = ["TASK_NAMES", "derive_seed", "get_task"]
+__all__ = ["TASK_NAMES", "derive_seed", "get_task", "task_of"]
 
 
 def get_task(name: str) -> Task:
@@ -47,3 +48,21 @@ def get_task(name: str) -> Task:
     from fedpriv.tasks.registry import find_task
 
     return find_task(name)
+
+
+def task_of(settings: Settings) -> Task:
+    """The task of a run, with the examples that its model needs to see.
+
+    Raises
+    ------
+    ValueError
+        For a task or model that does not exist.
+    """
+    from fedpriv.tasks.registry import find_task
+
+    run = settings.run
+    if run.task != "sentiment":
+        return find_task(run.task, run.max_examples)
+    from fedpriv.tasks.sentiment import sentiment_task
+
+    return sentiment_task(run.model, run.language_model, run.language_data, run.max_examples)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +87,7 @@ class Task:
     num_classes : int
         Number of classes.
     input_shape : tuple of int
-        Shape of one example, (channels, height, width) or (columns,).
+        Shape of one example, (channels, height, width) or (columns,); () for whatever the examples have.
     feature_norm : float
         Public bound B that logistic regression clips every feature vector to.
     models : tuple of str
@@ -117,7 +118,7 @@ class Task:
     class_names: tuple[str, ...] = ()
     offset: float = 0.0
     scale: float = 1.0
-    model_options: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    model_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @functools.cached_property
     def examples(self) -> Examples:
@@ -129,7 +130,8 @@ class Task:
             If the data set is not on this machine; the message has the command that fetches it.
         """
         examples = self.read()
-        expected = (len(examples.y), *self.input_shape)
+        shape = self.input_shape or examples.x.shape[1:]
+        expected = (len(examples.y), *shape)
         if examples.x.shape != expected:
             raise ValueError(
                 f"task {self.name!r}: features have shape {examples.x.shape}, expected {expected}"
@@ -227,7 +229,7 @@ class Task:
             # Not torch.manual_seed: it would reseed accelerators too, which fork_rng does not put back here.
             torch.default_generator.manual_seed(derive_seed(seed, "initial weights") & (2**63 - 1))
             return MODEL_BUILDERS[name](
-                input_shape=self.input_shape,
+                input_shape=self.input_shape or tuple(self.examples.x.shape[1:]),
                 num_classes=self.num_classes,
                 feature_norm=self.feature_norm,
                 **self.model_options.get(name, {}),

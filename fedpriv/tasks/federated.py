@@ -14,7 +14,7 @@ import torch
 
 from fedpriv.mechanisms import ArrayLayout, Ball, clip_to_norm
 from fedpriv.settings import Settings
-from fedpriv.tasks import get_task
+from fedpriv.tasks import task_of
 from fedpriv.tasks.client_data import ClientData, client_split
 from fedpriv.tasks.partitions import PartitionSettings
 from fedpriv.tasks.seeds import derive_seed
@@ -36,11 +36,23 @@ def partition_settings(settings: Settings) -> PartitionSettings:
     )
 
 
-def client_data(settings: Settings, partition: int) -> ClientData:
-    """Training and validation data of one client."""
+def client_data(settings: Settings, partition: int | str) -> ClientData:
+    """Training and validation data of one client: its part of the built-in data, or the silo's own file.
+
+    Parameters
+    ----------
+    settings : Settings
+        The run's configuration.
+    partition : int or str
+        As :func:`fedpriv.tasks.silo_data.data_place` tells it.
+    """
     run = settings.run
+    if isinstance(partition, str):
+        from fedpriv.tasks.silo_data import silo_data
+
+        return silo_data(partition, run.task, run.min_partition_size, run.validation_fraction, run.seed)
     return client_split(
-        get_task(run.task),
+        task_of(settings),
         partition_settings(settings),
         partition,
         run.holdout_fraction,
@@ -50,7 +62,7 @@ def client_data(settings: Settings, partition: int) -> ClientData:
 
 
 def _model(settings: Settings, arrays: Mapping[str, np.ndarray] | None = None) -> torch.nn.Module:
-    model = get_task(settings.run.task).build_model(settings.run.model, settings.run.seed)
+    model = task_of(settings).build_model(settings.run.model, settings.run.seed)
     if arrays is not None:
         model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
     return model
@@ -62,7 +74,7 @@ def _arrays(model: torch.nn.Module) -> Arrays:
 
 def train_locally(
     settings: Settings,
-    partition: int,
+    partition: int | str,
     arrays: Mapping[str, np.ndarray],
     local: LocalTraining,
     server_round: int,
@@ -74,12 +86,12 @@ def train_locally(
     return _arrays(model)
 
 
-def count_correct(settings: Settings, partition: int, arrays: Mapping[str, np.ndarray]) -> Evaluation:
+def count_correct(settings: Settings, partition: int | str, arrays: Mapping[str, np.ndarray]) -> Evaluation:
     """Evaluate ``arrays`` on the client's validation part."""
     return evaluate(_model(settings, arrays), client_data(settings, partition).validation)
 
 
-def candidate_loss(settings: Settings, partition: int, candidate: Mapping[str, Any]) -> float:
+def candidate_loss(settings: Settings, partition: int | str, candidate: Mapping[str, Any]) -> float:
     """Loss of a candidate as one client can tell; NaN when it has no data for it (it then abstains).
 
     The trial is that of the stage that the vote tunes.
@@ -91,7 +103,7 @@ def candidate_loss(settings: Settings, partition: int, candidate: Mapping[str, A
     return trial(settings.with_candidate(candidate), partition)
 
 
-def train_trial(settings: Settings, partition: int) -> float:
+def train_trial(settings: Settings, partition: int | str) -> float:
     """Loss of client-level training: the run in small, on one client's own data.
 
     The client plays ``tune.proxy-rounds`` rounds of a federation of which it is the only member: local steps,

@@ -153,10 +153,22 @@ class GroupNormCNN(nn.Module):
         return self.output(self.features(x).flatten(1))
 
 
+def _language(part: str) -> Callable[..., nn.Module]:
+    def build(*, backbone: str, **sizes: object) -> nn.Module:
+        from fedpriv.tasks import language_models
+
+        # build_model has seeded torch's generator: parts that need random numbers follow from it
+        return language_models.build(part, backbone, int(torch.randint(2**31, ()).item()))
+
+    return build
+
+
 #: Model name -> class. Every class takes ``input_shape``, ``num_classes``, ``feature_norm`` and its own
 #: sizes.
 MODEL_BUILDERS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": ClippedLogisticRegression,
     "mlp": MLP,
     "cnn": GroupNormCNN,
+    "head": ClippedLogisticRegression,
+    **{part: _language(part) for part in ("readout", "last-block", "lora", "all")},
 }

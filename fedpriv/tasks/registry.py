@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 from collections.abc import Callable
@@ -73,12 +74,17 @@ def _read_breast_cancer() -> Examples:
 
         bunch = load_breast_cancer()
         table = np.column_stack([bunch.data, bunch.target])
+    features = breast_cancer_features(table[:, :-1])
+    return Examples(features, table[:, -1].astype(np.int64), None, "scikit-learn, load_breast_cancer()")
+
+
+def breast_cancer_features(measures: np.ndarray) -> np.ndarray:
+    """Scale the 30 measures, shape (rows, 30), by public constants; float32."""
     low, high = np.asarray(_BREAST_CANCER_LOW, float), np.asarray(_BREAST_CANCER_HIGH, float)
     # To [-1, 1], then by 3 because the values bunch at the low end: round numbers, not fitted.
-    columns = 3.0 * (2.0 * (table[:, :-1] - low) / (high - low) - 1.0) + 1.5
-    return Examples(
-        columns.astype(np.float32), table[:, -1].astype(np.int64), None, "scikit-learn, load_breast_cancer()"
-    )
+    columns = 3.0 * (2.0 * (measures - low) / (high - low) - 1.0) + 1.5
+    found: np.ndarray = columns.astype(np.float32)
+    return found
 
 
 def _fetched(name: str) -> Callable[[], Examples]:
@@ -165,9 +171,34 @@ def _tasks() -> dict[str, Task]:
     return {task.name: task for task in tasks}
 
 
-def find_task(name: str) -> Task:
-    """Return the task called `name`; see :func:`fedpriv.tasks.get_task`."""
+@functools.lru_cache(maxsize=16)
+def _shortened(name: str, max_examples: int) -> Task:
+    task = _tasks()[name]
+
+    def read() -> Examples:
+        examples = task.examples
+        rows = np.sort(np.random.default_rng(max_examples).permutation(len(examples.y))[:max_examples])
+        official = None if examples.num_train is None else int((rows < examples.num_train).sum())
+        return Examples(examples.x[rows], examples.y[rows], official, examples.source)
+
+    return dataclasses.replace(task, read=read)
+
+
+def find_task(name: str, max_examples: int = 0) -> Task:
+    """Return the task called `name`; see :func:`fedpriv.tasks.get_task`.
+
+    Parameters
+    ----------
+    name : str
+        One of the task names.
+    max_examples : int
+        Keep only so many examples, a fixed random part; 0 for all.
+    """
+    if name == "sentiment":
+        from fedpriv.tasks.sentiment import sentiment_task
+
+        return sentiment_task(max_examples=max_examples)
     tasks = _tasks()
     if name not in tasks:
         raise ValueError(f"task must be one of {', '.join(TASK_NAMES)}, got {name!r}")
-    return tasks[name]
+    return _shortened(name, max_examples) if max_examples else tasks[name]

@@ -11,12 +11,12 @@ import torch
 from fedpriv.mechanisms import ArrayLayout, Ball
 from fedpriv.mechanisms.directions import SEED_BYTES, Directions
 from fedpriv.mechanisms.perturbation import two_point_quotients
-from fedpriv.mechanisms.zeroth_order import clipped_quotients, rounded_to_grids
+from fedpriv.mechanisms.zeroth_order import clipped_quotients
 from fedpriv.settings import PacZeroSettings, Settings, ZerothOrderSettings
+from fedpriv.tasks import task_of
 from fedpriv.tasks.base import Split
 from fedpriv.tasks.federated import client_data
 from fedpriv.tasks.objective import ModelObjective
-from fedpriv.tasks.registry import find_task
 from fedpriv.tasks.training import evaluate
 
 #: Rounds of a trial per proxy round: one number says far less than one gradient.
@@ -32,7 +32,7 @@ def client_objective(settings: Settings, partition: int, arrays: Mapping[str, np
 
 
 def _objective(settings: Settings, split: Split) -> ModelObjective:
-    task = find_task(settings.run.task)
+    task = task_of(settings)
     model = task.build_model(settings.run.model, settings.run.seed)
     if task.smoothness(settings.run.model) is not None:
         model, split = model.double(), Split(split.x.double(), split.y)
@@ -89,7 +89,7 @@ def _trial(
         quotients = two_point_quotients(objective.load(arrays), directions, smoothing)
         mean = clipped_quotients(quotients, record_clip).mean(axis=1)
         weights = layout.flatten(arrays) - directions.combine(step(mean))
-        arrays = rounded_to_grids(weights if ball is None else ball.project(weights), layout, smoothing)
+        arrays = layout.unflatten(weights if ball is None else ball.project(weights))
     objective.load(arrays)
     model = objective.model.float()
     with torch.no_grad():

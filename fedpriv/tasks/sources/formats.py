@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.tasks.sources import adult
+from fedpriv.tasks.sources import adult, movie_reviews
 
 #: uint8 or float32 features, int64 labels, rows of the official training part or None.
 Arrays = tuple[np.ndarray, np.ndarray, int | None]
@@ -108,4 +108,5 @@ READERS: Mapping[str, Callable[[Path], Arrays]] = {
     "mnist-json": read_mnist_json,
     "cifar-archive": read_cifar_archive,
     "adult": adult.read_adult,
+    "movie-reviews": movie_reviews.read_movie_reviews,
 }

