@@ -73,6 +73,7 @@ KEY_BYTES = 32
 SHARE_BYTES = 16
 SEALED_SHARE_BYTES = 12 + 2 * SHARE_BYTES + 16  # nonce, two shares, AES-GCM tag
 COMMITMENT_BYTES = 32
+HISTORY_BYTES = 16
 
 MAX_LENGTH = 2**31 - 1
 MIN_MODULUS_BITS, MAX_MODULUS_BITS = 2, 64
@@ -110,17 +111,18 @@ ZEROTH_ORDER_FINGERPRINT = "fingerprint"  # bytes: first numbers of the directio
 ZEROTH_ORDER_SMOOTHING = "smoothing"  # float: xi
 ZEROTH_ORDER_CLIP = "clip"  # float: bound on each quotient
 ZEROTH_ORDER_BATCH = "batch-size"  # int: records per round; 0 for all
-# The model, without sending it: steps since the model that the client keeps under MODEL_ID.
-MODEL_ID = "model-id"  # bytes: hash of the model of this round
-MODEL_BASE_ID = (
-    "model-base-id"  # bytes: of the kept model that the steps start from; empty: the model is sent along
-)
+ZEROTH_ORDER_NORMS = "norms"  # list[float]: of the normal vectors that are divided by them; may be left out
+# The model, without sending it: the steps since one that the client keeps, or builds by itself.
 RECORD_MODEL = "fedpriv.model"
+MODEL_ID = "model-id"  # bytes: hash of the model of this round
+MODEL_HISTORY = "history"  # bytes: which sequence of models the positions are in
+MODEL_POSITION = "position"  # int: of the model that the steps start from; 0 is the initial one
 MODEL_KEEP = "keep"  # bool: keep the model of this round for later steps
 MODEL_SEEDS = "step-seeds"  # bytes: SEED_BYTES per step
 MODEL_COEFFICIENTS = "step-coefficients"  # list[float]: K per step
+MODEL_NORMS = "step-norms"  # list[float]: K per step, or none, see ZEROTH_ORDER_NORMS
 STATE_MODEL = "fedpriv.model"  # client's Context.state: arrays of the model that it keeps
-STATE_MODEL_ID = "fedpriv.model-id"  # and its hash
+STATE_MODEL_PLACE = "fedpriv.model-place"  # its history and position
 PAC_RUN = "run"  # str: name of the run that the silo's secret belongs to
 PAC_VARIANT = "variant"  # str: zpl or mi
 PAC_SUBSETS = "subsets"  # int: M

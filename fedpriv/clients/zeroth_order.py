@@ -21,7 +21,7 @@ from fedpriv.clients.noise_share import (
     purpose_of,
     record_of,
 )
-from fedpriv.clients.public_model import received_model
+from fedpriv.clients.public_model import MakeInitial, received_model
 from fedpriv.mechanisms import ArrayLayout, GridCodec, SelfSampling
 from fedpriv.mechanisms.directions import SEED_BYTES, Directions
 from fedpriv.mechanisms.zeroth_order import clipped_quotients
@@ -62,7 +62,7 @@ class QuotientRequest:
 
 
 def zeroth_order_mod(
-    objective: MakeObjective,
+    objective: MakeObjective, initial: MakeInitial | None = None
 ) -> Callable[[Message, Context, ClientAppCallable], Message]:
     """Flower mod that answers the requests of :class:`fedpriv.strategies.ZerothOrder`.
 
@@ -78,6 +78,10 @@ def zeroth_order_mod(
     objective : callable
         ``objective(arrays, context)`` returns the client's losses of the model with these arrays. Its
         parameters are perturbed in place and restored.
+    initial : callable, optional
+        ``initial(context)`` returns the arrays that fine-tuning starts from, bit for bit those of the server,
+        for instance from a file of weights that everybody has. Then a strategy with ``initial_known`` never
+        sends a model.
 
     Returns
     -------
@@ -88,15 +92,17 @@ def zeroth_order_mod(
     def mod(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if purpose_of(msg, context) != wire.PURPOSE_ZEROTH_ORDER:
             return pass_on(msg, context, call_next)
-        return handle(msg, context, lambda request, ctx: _contribution(request, ctx, objective))
+        return handle(msg, context, lambda request, ctx: _contribution(request, ctx, objective, initial))
 
     return mod
 
 
-def _contribution(request: Message, context: Context, objective: MakeObjective) -> np.ndarray:
+def _contribution(
+    request: Message, context: Context, objective: MakeObjective, initial: MakeInitial | None
+) -> np.ndarray:
     record = record_of(request, wire.RECORD_ZEROTH_ORDER)
     count = integer(record, wire.ZEROTH_ORDER_DIRECTIONS, 1, 2**20)
-    arrays = received_model(request, context)
+    arrays = received_model(request, context, initial)
     asked = quotient_request(record, ArrayLayout.of(arrays).size, count)
     codec = GridCodec(asked.clip * count**0.5, integer(record, wire.UPDATE_CLIP_UNITS, 1, 2**30))
     place = (wire.PURPOSE_ZEROTH_ORDER, asked.server_round)
@@ -111,10 +117,13 @@ def _contribution(request: Message, context: Context, objective: MakeObjective) 
 def quotient_request(record: ConfigRecord, dimension: int, count: int) -> QuotientRequest:
     """Read and check the fields of a request, or refuse."""
     seed, kind = record.get(wire.ZEROTH_ORDER_SEED), record.get(wire.ZEROTH_ORDER_KIND)
+    norms = record.get(wire.ZEROTH_ORDER_NORMS)
     if not isinstance(seed, bytes) or len(seed) != SEED_BYTES:
         raise Refusal(ErrorCode.BAD_REQUEST)
+    if norms is not None and not (isinstance(norms, list) and all(isinstance(n, float) for n in norms)):
+        raise Refusal(ErrorCode.BAD_REQUEST)
     try:
-        directions = Directions(seed, dimension, count, kind)  # type: ignore[arg-type]
+        directions = Directions(seed, dimension, count, kind, norms)  # type: ignore[arg-type]
     except ValueError as error:
         raise Refusal(ErrorCode.BAD_REQUEST) from error
     if record.get(wire.ZEROTH_ORDER_FINGERPRINT) != directions.fingerprint():

@@ -7,14 +7,21 @@ and again, and by whoever knows the seed. The directions are public; nothing her
 
 Philox' integers are fixed by its definition. How numpy turns them into normal numbers is fixed within a version
 of numpy only (NEP 19), so that both sides compare :meth:`Directions.fingerprint` before they trust one another.
+Norms are sums whose order depends on the machine; the server sends its own (:attr:`Directions.norms`), which
+also spares the clients one pass. The QR decomposition of several orthonormal directions may differ in the last
+bit of few numbers between machines: who rebuilds a model with them checks its hash.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
-from typing import Literal
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,12 +29,15 @@ from numpy.typing import ArrayLike, NDArray
 from fedpriv.accounting.validators import InvalidArgument, check_integer
 
 Kind = Literal["orthonormal", "independent"]
+T = TypeVar("T")
 
 SEED_BYTES = 16
 #: Coordinates of a block: 256 KiB of float32.
 BLOCK = 2**16
 #: Largest d * K whose orthonormal basis is computed and kept (128 MiB of float64 while it is computed).
 DENSE_LIMIT = 2**24
+#: Blocks from which on a direction is worth threads, and most threads.
+THREADED_BLOCKS, MAX_THREADS = 8, 8
 
 
 def best_kind(dimension: int, count: int) -> Kind:
@@ -55,14 +65,24 @@ class Directions:
         K.
     kind : {"orthonormal", "independent"}, optional
         The best that can be had by default, see :func:`best_kind`.
+    norms : sequence of float, optional
+        :attr:`norms` as somebody else computed them; computed in a first pass by default.
 
     Raises
     ------
     InvalidArgument
-        For a seed of another length, or orthonormal directions that do not exist (K > d) or do not fit.
+        For a seed of another length, orthonormal directions that do not exist (K > d) or do not fit, or norms
+        that are not those of K directions.
     """
 
-    def __init__(self, seed: bytes, dimension: int, count: int, kind: Kind | None = None) -> None:
+    def __init__(
+        self,
+        seed: bytes,
+        dimension: int,
+        count: int,
+        kind: Kind | None = None,
+        norms: Sequence[float] | None = None,
+    ) -> None:
         check_integer(1, dimension=dimension, count=count)
         if not isinstance(seed, bytes) or len(seed) != SEED_BYTES:
             raise InvalidArgument(f"seed: {SEED_BYTES} bytes are needed")
@@ -76,26 +96,25 @@ class Directions:
             )
         self.seed, self.dimension, self.count = seed, dimension, count
         self.kind: Kind = kind or best
+        if norms is not None:
+            needed = 0 if self._dense else count
+            if len(norms) != needed or not all(math.isfinite(norm) and norm > 0 for norm in norms):
+                raise InvalidArgument(f"norms: {needed} positive numbers are needed")
+            self.norms = tuple(float(norm) for norm in norms)
 
     def blocks(self, index: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield (offset, block) of one direction, in order; a block is float32 of at most ``BLOCK`` numbers."""
         if not 0 <= index < self.count:
             raise InvalidArgument(f"index: {index} is outside 0 .. {self.count - 1}")
-        if self._dense:
-            column = self._basis[index]
-            for start in range(0, self.dimension, BLOCK):
-                yield start, column[start : start + BLOCK]
-            return
-        scale = np.float32(1.0 / self._norms[index])
-        for number, start in enumerate(range(0, self.dimension, BLOCK)):
-            yield start, self._normal(index, number, np.float32) * scale
+        made = self._ahead(lambda number: self._block(index, number))
+        yield from zip(range(0, self.dimension, BLOCK), made, strict=True)
 
     def direction(self, index: int) -> NDArray[np.float32]:
         """One whole direction, shape (d,)."""
         return np.concatenate([block for _, block in self.blocks(index)])
 
-    def combine(self, coefficients: ArrayLike) -> NDArray[np.float64]:
-        """The sum of c_k u_k, shape (d,), in memory of one vector and a block.
+    def combined_blocks(self, coefficients: ArrayLike) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        """Yield (offset, block) of the sum of c_k u_k, in order, in memory of some blocks.
 
         Parameters
         ----------
@@ -105,12 +124,19 @@ class Directions:
         values = np.asarray(coefficients, dtype=np.float64)
         if values.shape != (self.count,):
             raise InvalidArgument(f"coefficients: shape {values.shape}, expected ({self.count},)")
-        total = np.zeros(self.dimension)
-        for index, value in enumerate(values):
-            if value != 0.0:
-                for start, block in self.blocks(index):
-                    total[start : start + block.size] += value * block.astype(np.float64)
-        return total
+
+        def combined(number: int) -> NDArray[np.float64]:
+            total = np.zeros(min(BLOCK, self.dimension - number * BLOCK))
+            for index, value in enumerate(values):
+                if value != 0.0:
+                    total += value * self._block(index, number).astype(np.float64)
+            return total
+
+        yield from zip(range(0, self.dimension, BLOCK), self._ahead(combined), strict=True)
+
+    def combine(self, coefficients: ArrayLike) -> NDArray[np.float64]:
+        """The sum of c_k u_k, shape (d,)."""
+        return np.concatenate([block for _, block in self.combined_blocks(coefficients)])
 
     def fingerprint(self) -> bytes:
         """8 bytes by which two sides tell that they expand seeds alike."""
@@ -121,31 +147,64 @@ class Directions:
     def _dense(self) -> bool:
         return self.kind == "orthonormal" and self.count > 1
 
-    def _normal(self, index: int, number: int, kind: type) -> NDArray:
+    def _block(self, index: int, number: int) -> NDArray[np.float32]:
+        if self._dense:
+            return self._basis[index, number * BLOCK : (number + 1) * BLOCK]
+        return self._normal(index, number) * np.float32(1.0 / self.norms[index])
+
+    def _normal(self, index: int, number: int) -> NDArray[np.float32]:
         size = min(BLOCK, self.dimension - number * BLOCK)
         # A block draws far fewer than 2^64 integers, so that streams of different (number, index) never meet.
         counter = np.array([0, 0, number, index], dtype=np.uint64)
         generator = np.random.Generator(
             np.random.Philox(key=int.from_bytes(self.seed, "little"), counter=counter)
         )
-        return generator.standard_normal(size, dtype=np.float32).astype(kind, copy=False)
+        return generator.standard_normal(size, dtype=np.float32)
 
     @functools.cached_property
-    def _norms(self) -> list[float]:
-        found = []
-        for index in range(self.count):
-            squares = 0.0
-            for number in range(-(-self.dimension // BLOCK)):
-                block = self._normal(index, number, np.float64)
-                squares += float(np.dot(block, block))
-            found.append(squares**0.5)
-        return found
+    def norms(self) -> tuple[float, ...]:
+        """Norms of the K normal vectors that were divided by them; none for several orthonormal directions."""
+        if self._dense:
+            return ()
+
+        def square(index: int, number: int) -> float:
+            block = self._normal(index, number).astype(np.float64)
+            return float(np.dot(block, block))
+
+        return tuple(
+            math.sqrt(math.fsum(self._ahead(functools.partial(square, index)))) for index in range(self.count)
+        )
 
     @functools.cached_property
     def _basis(self) -> NDArray[np.float32]:
         gaussian = np.empty((self.dimension, self.count))
         for index in range(self.count):
             for number, start in enumerate(range(0, self.dimension, BLOCK)):
-                gaussian[start : start + BLOCK, index] = self._normal(index, number, np.float64)
+                gaussian[start : start + BLOCK, index] = self._normal(index, number)
         q, r = np.linalg.qr(gaussian)
         return np.ascontiguousarray((q * np.sign(np.diag(r))).T.astype(np.float32))
+
+    def _ahead(self, make: Callable[[int], T]) -> Iterator[T]:
+        """``make(block)`` for every block, in order, some ahead of time: numpy draws without the GIL."""
+        count = -(-self.dimension // BLOCK)
+        workers = min(_num_cpus(), MAX_THREADS)
+        if count < THREADED_BLOCKS or workers < 2 or self._dense:
+            yield from map(make, range(count))
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            waiting: deque[Future[T]] = deque()
+            try:
+                for number in range(count):
+                    waiting.append(pool.submit(make, number))
+                    if len(waiting) > 2 * workers:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+def _num_cpus() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

@@ -1,11 +1,14 @@
 """Two-point quotients of a model's losses along directions, with the parameters perturbed in place.
 
-Memory: the model's one copy of its parameters and one block of a direction. A perturbed float parameter cannot
+Memory: the model's one copy of its parameters and some blocks of a direction. A perturbed float parameter cannot
 in general be restored by subtracting what was added, because both steps round. So float32 and float64 parameters
-are first put on a grid per tensor, fine enough to make no difference (2^-21 of the largest parameter) and coarse
-enough that parameter, perturbation and sum are all exact: then subtracting restores every bit. Putting a model on
-its grid is idempotent; a server that does it too (`fedpriv.mechanisms.parameter_grid`) broadcasts models that a
-client leaves as they are. Narrower types (bfloat16) have no bits to spare: they are restored from a copy.
+are first put on a grid per tensor (`fedpriv.mechanisms.parameter_grid`), fine enough to make no difference (2^-21
+of the largest parameter in float32) and coarse enough that parameter, perturbation and sum are all exact: then
+subtracting restores every bit. Only this working copy is rounded, not the model that a server or a client keeps.
+Narrower types (bfloat16) have no bits to spare: they are restored from a copy.
+
+A direction of few coordinates, or one that acts on an accelerator, is kept while it is used; others are made
+afresh for every move.
 
 Imports torch: only modules that are loaded for a model's work import this one.
 """
@@ -13,7 +16,7 @@ Imports torch: only modules that are loaded for a model's work import this one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,9 +26,12 @@ from numpy.typing import NDArray
 
 from fedpriv.accounting.validators import InvalidArgument, check_positive
 from fedpriv.mechanisms.directions import Directions
-from fedpriv.mechanisms.parameter_grid import grid_step
+from fedpriv.mechanisms.parameter_grid import grid_step, largest_move
 
 _EXACT = (torch.float32, torch.float64)
+
+#: Coordinates up to which a direction is kept in memory (16 MiB of float32).
+KEPT_COORDINATES = 2**22
 
 
 class Objective(Protocol):
@@ -66,7 +72,7 @@ class Perturbation:
     Raises
     ------
     InvalidArgument
-        When the sizes differ, or a parameter is not finite.
+        When the sizes differ, or a parameter is not finite, not contiguous or given twice.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], directions: Directions, smoothing: float) -> None:
@@ -77,57 +83,101 @@ class Perturbation:
                 f"parameters: {size} coordinates, the directions have {directions.dimension}"
             )
         self._parameters = [parameter.detach() for parameter in parameters]
+        places = [p.data_ptr() for p in self._parameters if p.numel()]
+        if len(set(places)) < len(places) or not all(p.is_contiguous() for p in self._parameters):
+            raise InvalidArgument("parameters: tensors must be contiguous, and tied ones be given once")
         self._directions, self._smoothing = directions, smoothing
+        self._move = largest_move(size, smoothing)
         self._steps = [self._put_on_grid(parameter) for parameter in self._parameters]
         self._copies = [
             None if parameter.dtype in _EXACT else parameter.clone() for parameter in self._parameters
         ]
+        self._keeps = size <= KEPT_COORDINATES or any(p.device.type != "cpu" for p in self._parameters)
+        self._kept: tuple[int, list[tuple[int, int, int, torch.Tensor]]] | None = None
 
     def _put_on_grid(self, parameter: torch.Tensor) -> float:
-        largest = float(parameter.abs().max()) if parameter.numel() else 0.0
+        low, high = torch.aminmax(parameter) if parameter.numel() else (torch.zeros(()), torch.zeros(()))
+        largest = max(abs(float(low)), abs(float(high)))
         if not math.isfinite(largest):
             raise InvalidArgument("parameters: some are not finite")
-        step = grid_step(largest, self._smoothing)
-        if parameter.dtype in _EXACT:
-            # float32 divided by a power of two is exact, and so is the product
-            parameter.div_(step).round_().mul_(step)
+        if parameter.dtype not in _EXACT:
+            return 0.0
+        step = grid_step(largest, self._move, parameter.element_size())
+        # dividing by a power of two is exact, and so is the product
+        parameter.div_(step).round_().mul_(step)
         return step
 
     @contextmanager
-    def moved(self, index: int, sign: int) -> Iterator[None]:
-        """Within the context the parameters are w + sign * xi * u_index; afterwards w, to the last bit."""
-        self._add(index, sign)
+    def along(self, index: int) -> Iterator[Callable[[int], None]]:
+        """Within the context ``move(sign)`` sets the parameters to w + sign * xi * u_index; afterwards to w.
+
+        Parameters
+        ----------
+        index : int
+            Which direction.
+
+        Yields
+        ------
+        callable
+            ``move(sign)`` with sign -1, 0 or +1. All values are exact, so that w comes back to the last bit.
+        """
+        place = 0
+
+        def move(sign: int) -> None:
+            nonlocal place
+            if sign != place:
+                self._shift(index, sign - place, sign)
+                place = sign
+
         try:
-            yield
+            yield move
         finally:
-            self._add(index, -sign)
-            for parameter, copy in zip(self._parameters, self._copies, strict=True):
-                if copy is not None:
-                    parameter.copy_(copy)
+            move(0)
+            self._kept = None
 
-    def _add(self, index: int, sign: int) -> None:
-        places = list(self._places())
-        first = 0
+    def _shift(self, index: int, multiple: int, sign: int) -> None:
+        for parameter, copy in zip(self._parameters, self._copies, strict=True):
+            if copy is not None:
+                parameter.copy_(copy)
+        for number, low, high, piece in self._pieces(index):
+            parameter, step = self._parameters[number], self._steps[number]
+            factor = sign if self._copies[number] is not None else multiple
+            if factor:
+                unit = step or 1.0
+                parameter.view(-1)[low:high].add_(piece, alpha=factor * unit)
+
+    def _pieces(self, index: int) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+        """Yield (tensor, first, end, moves in grid steps) of xi u_index, in order."""
+        if not self._keeps:
+            yield from self._made(index)
+            return
+        if self._kept is None or self._kept[0] != index:
+            self._kept = index, list(self._made(index))
+        yield from self._kept[1]
+
+    def _made(self, index: int) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+        number, begin = 0, 0
         for start, block in self._directions.blocks(index):
-            end = start + block.size
-            while first < len(places) and places[first][1] <= start:
-                first += 1
-            position = first
-            while position < len(places) and places[position][0] < end:
-                begin, stop, parameter, step = places[position]
-                low, high = max(begin, start), min(stop, end)
-                piece = torch.from_numpy(block[low - start : high - start])
-                # rounded in float64: the product with 1 / step must not round before rint does
-                units = torch.round(piece.to(torch.float64) * (sign * self._smoothing / step))
-                moved = (units * step).to(parameter.dtype).to(parameter.device)
-                parameter.view(-1)[low - begin : high - begin].add_(moved)
-                position += 1
+            values, end = torch.from_numpy(block), start + block.size
+            position = start
+            while position < end:
+                parameter = self._parameters[number]
+                stop = min(begin + parameter.numel(), end)
+                if stop > position:
+                    piece = values[position - start : stop - start]
+                    yield number, position - begin, stop - begin, self._rounded(piece, number)
+                    position = stop
+                if position == begin + parameter.numel():
+                    begin, number = begin + parameter.numel(), number + 1
 
-    def _places(self) -> Iterator[tuple[int, int, torch.Tensor, float]]:
-        offset = 0
-        for parameter, step in zip(self._parameters, self._steps, strict=True):
-            yield offset, offset + parameter.numel(), parameter, step
-            offset += parameter.numel()
+    def _rounded(self, piece: torch.Tensor, number: int) -> torch.Tensor:
+        parameter, step = self._parameters[number], self._steps[number]
+        if not step:
+            return (piece * self._smoothing).to(parameter.device, parameter.dtype)
+        scaled = piece.to(parameter.device, parameter.dtype) * (self._smoothing / step)
+        # cut only to keep the promise of exact sums; see LARGEST_COORDINATE
+        most = math.ceil(self._move / step)
+        return scaled.round_().clamp_(-most, most)
 
 
 def two_point_quotients(
@@ -158,9 +208,10 @@ def two_point_quotients(
     with torch.no_grad():
         perturbation = Perturbation(objective.parameters, directions, smoothing)
         for index in range(directions.count):
-            with perturbation.moved(index, +1):
+            with perturbation.along(index) as move:
+                move(+1)
                 above = np.asarray(objective.losses(records), dtype=np.float64)
-            with perturbation.moved(index, -1):
+                move(-1)
                 below = np.asarray(objective.losses(records), dtype=np.float64)
             with np.errstate(all="ignore"):
                 found.append(above / (2.0 * smoothing) - below / (2.0 * smoothing))

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from fedpriv.accounting.validators import InvalidArgument, check_finite
 from fedpriv.mechanisms.directions import Directions, Kind
-from fedpriv.mechanisms.parameter_grid import on_grid
-from fedpriv.mechanisms.updates import ArrayLayout
 
 
 def clipped_quotients(quotients: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
@@ -39,56 +37,59 @@ class PublicStep:
         Kind of the directions.
     coefficients : tuple of float
         c_k: learning rate times released quotient over K.
+    norms : tuple of float, optional
+        :attr:`fedpriv.mechanisms.directions.Directions.norms`, which spare a pass; None to compute them.
     """
 
     seed: bytes
     kind: Kind
     coefficients: tuple[float, ...]
+    norms: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        if not self.coefficients:
+            raise InvalidArgument("coefficients: a step needs at least one")
         for value in self.coefficients:
             check_finite(coefficients=value)
 
     def directions(self, dimension: int) -> Directions:
         """The round's directions."""
-        return Directions(self.seed, dimension, len(self.coefficients), self.kind)
+        return Directions(self.seed, dimension, len(self.coefficients), self.kind, self.norms)
 
-    def applied_to(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The weights after the step, shape (d,)."""
-        return weights - self.directions(weights.size).combine(self.coefficients)
+    def apply(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take the step on writable arrays, in place, in memory of some blocks.
+
+        Every number is computed in float64 and rounded once, so that whoever takes the same step from the same
+        arrays gets the same bits.
+        """
+        flat = [array.reshape(-1) for array in arrays.values()]
+        if any(not np.shares_memory(a, b) for a, b in zip(flat, arrays.values(), strict=True) if a.size):
+            raise InvalidArgument("arrays: they must be contiguous")
+        number, begin = 0, 0
+        for start, block in self.directions(sum(a.size for a in flat)).combined_blocks(self.coefficients):
+            position, end = start, start + block.size
+            while position < end:
+                array = flat[number]
+                stop = min(begin + array.size, end)
+                if stop > position:
+                    part = array[position - begin : stop - begin]
+                    part[:] = part.astype(np.float64) - block[position - start : stop - start]
+                    position = stop
+                if position == begin + array.size:
+                    begin, number = begin + array.size, number + 1
 
 
-def rounded_to_grids(
-    weights: NDArray[np.float64], layout: ArrayLayout, smoothing: float
-) -> dict[str, np.ndarray]:
-    """Arrays that a client can perturb and restore exactly: each on its grid, in the layout's types.
+def replay(arrays: Mapping[str, np.ndarray], steps: Sequence[PublicStep]) -> dict[str, np.ndarray]:
+    """Rebuild a model from an earlier one and the public steps since, bit for bit as the server computed it.
 
     Parameters
     ----------
-    weights : np.ndarray
-        Shape (d,).
-    layout : ArrayLayout
-        Names, shapes and types.
-    smoothing : float
-        Norm xi of the clients' perturbation.
+    arrays : mapping of str to np.ndarray
+        The earlier model; unchanged.
+    steps : sequence of PublicStep
+        In order.
     """
-    return {name: on_grid(array, smoothing) for name, array in layout.unflatten(weights).items()}
-
-
-def replay(
-    arrays: Mapping[str, np.ndarray], steps: Sequence[PublicStep], smoothing: float
-) -> dict[str, np.ndarray]:
-    """Rebuild a model from an earlier one and the public steps since, bit for bit as the server computed it.
-
-    Raises
-    ------
-    InvalidArgument
-        When a step has no coefficients.
-    """
-    current = {name: np.asarray(array) for name, array in arrays.items()}
-    layout = ArrayLayout.of(current)
+    rebuilt = {name: np.array(array, order="C") for name, array in arrays.items()}
     for step in steps:
-        if not step.coefficients:
-            raise InvalidArgument("coefficients: a step needs at least one")
-        current = rounded_to_grids(step.applied_to(layout.flatten(current)), layout, smoothing)
-    return current
+        step.apply(rebuilt)
+    return rebuilt

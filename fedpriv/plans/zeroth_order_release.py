@@ -17,6 +17,7 @@ from fedpriv.plans.hidden_state import HiddenState
 from fedpriv.plans.zeroth_order import ZerothOrderPlan
 
 _UNIT32, _UNIT64 = 2.0**-24, 2.0**-53
+_DIRECTION = 2.0**-22  # relative rounding of a direction
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,27 @@ class ZerothOrderFacts:
 
 
 def rounding_drift(plan: ZerothOrderPlan, facts: ZerothOrderFacts) -> tuple[float, float]:
-    """Error of one evaluated loss, and distance that the rounding of a model adds to a pair of chains.
+    """Error of one evaluated loss, and distance that the rounding of models and directions adds to a pair of chains.
 
     With rho the norm of any model that is evaluated and z the features (norm at most ``sqrt(2 M)``), a loss is at
-    most ``log C + 2 rho |z|`` and is computed in float64 from sums of d terms. The two points are rounded to the
-    parameters' grids, whose step is at most ``2^-20`` of the largest coordinate, so each moves by at most
-    ``sqrt(d) 2^-21 rho`` times the Lipschitz constant; the model itself is rounded to float32 and to its grid.
+    most ``log C + 2 rho |z|`` and is computed in float64 from sums of d terms. Clients put model and perturbation
+    on grids whose step is at most ``2^-50`` of the largest coordinate, so each moves by at most
+    ``sqrt(d) 2^-50 rho``, and the loss by that times its Lipschitz constant. Directions are rounded to float32
+    (at most ``2^-22`` of their length, normalisation included): that moves the points by ``2^-22 xi`` and the step
+    by ``2^-22 eta Delta``. The model after a step is rounded to float32.
     """
     assert facts.smoothness is not None
-    rho = facts.radius + facts.center_norm + plan.smoothing
+    rho = _largest_model(facts) + plan.smoothing
     features, lipschitz = math.sqrt(2.0 * facts.smoothness), 2.0 * math.sqrt(facts.smoothness)
-    grid = math.sqrt(plan.dimension) * 2.0**-GRID_BITS * rho
+    grid = math.sqrt(plan.dimension) * 2.0 ** -GRID_BITS[8] * rho
     arithmetic = _UNIT64 * (8.0 * plan.dimension + 64.0) * (64.0 + 2.0 * rho * features)
-    model = 2.0 * (grid + _UNIT32 * rho)
-    return arithmetic + lipschitz * grid, model
+    loss = arithmetic + lipschitz * (2.0 * grid + _DIRECTION * plan.smoothing)
+    return loss, 2.0 * (_UNIT32 * rho + _DIRECTION * facts.learning_rate * plan.clip)
+
+
+def _largest_model(facts: ZerothOrderFacts) -> float:
+    """Norm of a model after projection and rounding to float32."""
+    return (facts.radius + facts.center_norm) * (1.0 + 2.0 * _UNIT32)
 
 
 def zeroth_order_hidden_state(plan: ZerothOrderPlan, facts: ZerothOrderFacts) -> HiddenState:
@@ -80,7 +88,7 @@ def zeroth_order_hidden_state(plan: ZerothOrderPlan, facts: ZerothOrderFacts) ->
         direction_share=plan.direction_share,
         clip=plan.clip,
         contributors=round(plan.sums.divisor),
-        radius=facts.radius,
+        radius=facts.radius + _UNIT32 * _largest_model(facts),
         adjacency=plan.adjacency,
         smoothness=facts.smoothness,
         strong_convexity=0.0,

@@ -125,7 +125,6 @@ class ZerothOrderRounds:
     def table(self, report: StageReport) -> Table:
         """Plan, realised shares, step, traffic."""
         own, asked = self._settings, sum(record.asked or 0 for record in report.rounds)
-        bytes_up, bytes_down = report.bytes_up + self.sums.bytes_up, report.bytes_down + self.sums.bytes_down
         return {
             **self.plan.describe(),
             **realised_rows(report),
@@ -134,8 +133,8 @@ class ZerothOrderRounds:
             "downlink": "seeds and released numbers; the model once per client"
             if self._strategy.downlink.steps_only
             else "the model in every round",
-            "bytes up per client and round, secure sum included": round(bytes_up / max(asked, 1)),
-            "bytes down per client and round, secure sum included": round(bytes_down / max(asked, 1)),
+            "bytes up per client and round, secure sum included": round(report.bytes_up / max(asked, 1)),
+            "bytes down per client and round, secure sum included": round(report.bytes_down / max(asked, 1)),
             "projection": f"ball of radius {own.radius:g} around the {own.center} model"
             if own.radius
             else "none",

@@ -18,11 +18,12 @@ from fedpriv import wire
 from fedpriv.accounting.validators import InvalidArgument, check_choice, check_positive
 from fedpriv.mechanisms import ArrayLayout
 from fedpriv.mechanisms.directions import SEED_BYTES, Directions
-from fedpriv.mechanisms.zeroth_order import PublicStep, rounded_to_grids
+from fedpriv.mechanisms.parameter_grid import check_resolution
+from fedpriv.mechanisms.zeroth_order import PublicStep, replay
 from fedpriv.plans.pac_zero import PacZeroPlan
 from fedpriv.secure_sum import SecureSum, SecureSumAborted, SecureSumSettings
 from fedpriv.strategies.base import TrainingStrategy
-from fedpriv.strategies.downlink import Downlink
+from fedpriv.strategies.downlink import Downlink, direction_fields
 from fedpriv.strategies.dpsgd_dc import RoundOutcome
 from fedpriv.strategies.noised_sum import NoisedSum
 
@@ -104,7 +105,7 @@ class PacZero(TrainingStrategy):
         self.plan, self.sums, self.run, self.seed, self.stage = plan, sums, run, seed, stage
         self.learning_rate, self.aggregate, self.diagnostics = learning_rate, aggregate, diagnostics
         self.schedule = schedule or (lambda server_round: 1.0)
-        self.downlink = Downlink(True, plan.smoothing, "orthonormal")
+        self.downlink = Downlink(True, "orthonormal")
 
     def train_round(
         self,
@@ -146,9 +147,9 @@ class PacZero(TrainingStrategy):
         clients = list(grid.get_node_ids()) if clients is None else list(clients)
         if len(clients) > plan.num_silos:
             raise InvalidArgument(f"clients: {len(clients)} silos, the plan was made for {plan.num_silos}")
-        current = rounded_to_grids(layout.flatten(given), layout, plan.smoothing)
+        check_resolution(given, plan.smoothing)
         directions = Directions(self._direction_seed(server_round), plan.dimension, 1)
-        self.downlink.start_round(current)
+        self.downlink.start_round(given)
         self._charge(server_round)
         began = time.monotonic()
         total, answered = self._bits(grid, clients, directions, server_round)
@@ -168,8 +169,8 @@ class PacZero(TrainingStrategy):
             * self.schedule(server_round)
             * self._decision(total, len(answered), server_round)
         )
-        step = PublicStep(directions.seed, "orthonormal", (coefficient,))
-        found = rounded_to_grids(step.applied_to(layout.flatten(current)), layout, plan.smoothing)
+        step = PublicStep(directions.seed, "orthonormal", (coefficient,), directions.norms)
+        found = replay(given, [step])
         self.downlink.stepped(step, found)
         released = ArrayRecord({name: Array(value) for name, value in found.items()})
         return PacZeroOutcome(released, len(answered), len(clients), True, seconds, plan.nats, total)
@@ -269,9 +270,7 @@ class PacZero(TrainingStrategy):
                 wire.PAC_NATS: plan.budget_nats,
                 wire.PAC_ROUNDS: plan.rounds,
                 wire.PAC_DIAGNOSTICS: self.diagnostics,
-                wire.ZEROTH_ORDER_SEED: directions.seed,
-                wire.ZEROTH_ORDER_KIND: directions.kind,
-                wire.ZEROTH_ORDER_FINGERPRINT: directions.fingerprint(),
+                **direction_fields(directions),
                 wire.ZEROTH_ORDER_SMOOTHING: plan.smoothing,
                 wire.ZEROTH_ORDER_CLIP: plan.clip,
                 wire.ZEROTH_ORDER_BATCH: 0,

@@ -15,12 +15,13 @@ from fedpriv import wire
 from fedpriv.accounting.validators import InvalidArgument, check_positive
 from fedpriv.mechanisms import ArrayLayout, Ball, SecureSource, SeededSource, SelfSampling, gaussian
 from fedpriv.mechanisms.directions import SEED_BYTES, Directions
-from fedpriv.mechanisms.zeroth_order import PublicStep, rounded_to_grids
+from fedpriv.mechanisms.parameter_grid import check_resolution
+from fedpriv.mechanisms.zeroth_order import PublicStep, replay
 from fedpriv.plans.zeroth_order import ZerothOrderPlan
 from fedpriv.secure_sum import SecureSumAborted
 from fedpriv.strategies.base import TrainingStrategy
 from fedpriv.strategies.cohorts import draw_cohort
-from fedpriv.strategies.downlink import Downlink
+from fedpriv.strategies.downlink import Downlink, direction_fields
 from fedpriv.strategies.dpsgd_dc import RoundOutcome
 from fedpriv.strategies.noised_sum import NoisedSum
 
@@ -55,6 +56,9 @@ class ZerothOrder(TrainingStrategy):
         Projection of the model after the step.
     batch_size : int
         Records that a client uses in a round; 0 for all of them.
+    initial_known : bytes, optional
+        `fedpriv.mechanisms.model_identity.model_identity` of the initial arrays, when the clients' mods build
+        them by ``initial``.
     seed : int or None
         Seed of noise and directions; only for simulations that are declared not private.
     stage : str
@@ -75,6 +79,7 @@ class ZerothOrder(TrainingStrategy):
         schedule: Schedule | None = None,
         ball: Ball | None = None,
         batch_size: int = 0,
+        initial_known: bytes = b"",
         seed: int | None = None,
         stage: str = "zeroth-order",
     ) -> None:
@@ -88,7 +93,7 @@ class ZerothOrder(TrainingStrategy):
         self.learning_rate, self.batch_size = learning_rate, batch_size
         self.schedule: Schedule = schedule or (lambda server_round: 1.0)
         steps_only = not plan.has_isotropic_noise and ball is None
-        self.downlink = Downlink(steps_only, plan.smoothing, plan.kind)
+        self.downlink = Downlink(steps_only, plan.kind, initial_known)
 
     def train_round(
         self,
@@ -137,7 +142,7 @@ class ZerothOrder(TrainingStrategy):
             raise InvalidArgument(
                 f"arrays: {layout.size} coordinates, the plan was made for {plan.dimension}"
             )
-        current = rounded_to_grids(layout.flatten(given), layout, plan.smoothing)
+        check_resolution(given, plan.smoothing)
         clients = list(grid.get_node_ids()) if clients is None else list(clients)
         cohort = draw_cohort(sums, clients, self.stage, server_round)
         if cohort is None:
@@ -145,7 +150,7 @@ class ZerothOrder(TrainingStrategy):
         directions = Directions(
             self._direction_seed(server_round), plan.dimension, plan.directions, plan.kind
         )
-        self.downlink.start_round(current)
+        self.downlink.start_round(given)
         try:
             result = self.sums.release(
                 grid,
@@ -161,12 +166,12 @@ class ZerothOrder(TrainingStrategy):
                 magnitude=sums.magnitude(),
             )
         except SecureSumAborted as aborted:
-            self.downlink.finish_round(cohort.asked, ())
+            self.downlink.finish_round(cohort.asked, (), aborted.errors)
             logger.warning("%s round %d released nothing: %s", self.stage, server_round, aborted)
             return RoundOutcome(None, 0, len(cohort.asked), released=aborted.released)
-        self.downlink.finish_round(cohort.asked, result.survivors)
+        self.downlink.finish_round(cohort.asked, result.survivors, result.sum.errors)
         averaged = sums.codec.decode(result.total) / sums.divisor
-        released = self._step(current, layout, directions, averaged, server_round)
+        released = self._step(given, layout, directions, averaged, server_round)
         return RoundOutcome(
             ArrayRecord({name: Array(value) for name, value in released.items()}),
             len(result.survivors),
@@ -186,7 +191,11 @@ class ZerothOrder(TrainingStrategy):
         plan = self.plan
         rate = self.learning_rate * self.schedule(server_round)
         coefficients = tuple(float(c) for c in rate / plan.directions * averaged)
-        step = PublicStep(directions.seed, plan.kind, coefficients)
+        step = PublicStep(directions.seed, plan.kind, coefficients, directions.norms)
+        if self.downlink.steps_only:
+            found = replay(current, [step])
+            self.downlink.stepped(step, found)
+            return found
         model = layout.flatten(current) - directions.combine(coefficients)
         if plan.has_isotropic_noise:
             source = (
@@ -195,9 +204,7 @@ class ZerothOrder(TrainingStrategy):
             model = model + gaussian(plan.isotropic_std(rate), model.size, source)
         if self.ball is not None:
             model = self.ball.project(model)
-        found = rounded_to_grids(model, layout, plan.smoothing)
-        self.downlink.stepped(step, found)
-        return found
+        return layout.unflatten(model)
 
     def _direction_seed(self, server_round: int) -> bytes:
         if self.seed is None:
@@ -210,10 +217,8 @@ class ZerothOrder(TrainingStrategy):
         rate = sampler.rate if isinstance(sampler, SelfSampling) else 1.0
         content[wire.RECORD_ZEROTH_ORDER] = ConfigRecord(
             {
-                wire.ZEROTH_ORDER_SEED: directions.seed,
-                wire.ZEROTH_ORDER_KIND: plan.kind,
+                **direction_fields(directions),
                 wire.ZEROTH_ORDER_DIRECTIONS: plan.directions,
-                wire.ZEROTH_ORDER_FINGERPRINT: directions.fingerprint(),
                 wire.ZEROTH_ORDER_SMOOTHING: plan.smoothing,
                 wire.ZEROTH_ORDER_CLIP: plan.clip,
                 wire.ZEROTH_ORDER_BATCH: self.batch_size,

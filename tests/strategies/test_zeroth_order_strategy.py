@@ -20,6 +20,7 @@ from fedpriv.clients import zeroth_order_mod
 from fedpriv.ledger import BudgetExceeded
 from fedpriv.mechanisms import Ball, FullParticipation, SelfSampling
 from fedpriv.mechanisms.directions import Directions
+from fedpriv.mechanisms.model_identity import model_identity
 from fedpriv.plans import ZerothOrderPlan
 from fedpriv.strategies import NoisedSum, ZerothOrder
 from fedpriv.testing import LocalGrid
@@ -42,11 +43,11 @@ class Linear:
 class Silos:
     """Clients with a slope each; keeps the arrays that they were handed."""
 
-    def __init__(self, slopes: np.ndarray, fail: tuple[int, ...] = ()) -> None:
+    def __init__(self, slopes: np.ndarray, fail: tuple[int, ...] = (), initial: Any = None) -> None:
         self.slopes, self.fail, self.seen = slopes, fail, {}  # type: ignore[var-annotated]
         self.app = ClientApp()
 
-        @self.app.train(mods=[zeroth_order_mod(self.objective)])
+        @self.app.train(mods=[zeroth_order_mod(self.objective, initial)])
         def never(msg: Message, context: Context) -> Message:
             raise AssertionError("reached the train function")
 
@@ -120,13 +121,14 @@ def test_noise_on_an_averaged_quotient_has_variance_k_beta_sigma_squared() -> No
     """What `accounting.md` 5 fixes: (eta/K) times it is (eta/sqrt K) N(0, beta sigma^2), and s/K is not s."""
     plan = make_plan(directions=8, direction_share=0.3, min_survivors=N, rounds=400)
     strategy, grid = make(plan, learning_rate=1.0), LocalGrid(Silos(np.zeros((N, D))).app, N)
-    moves = [values(strategy.train_round(grid, r, model()).arrays) for r in range(1, 61)]
+    moves = [values(strategy.train_round(grid, r, model()).arrays) for r in range(1, 31)]
     total = np.concatenate(moves).astype(np.float64)
     realised = plan.noise.realised_std_units(N) / plan.noise.total_std_units
     # along a direction (eta/sqrt K) N(0, beta sigma^2) with the realised shares, around it (1 - beta) sigma^2 / d
     sigma = plan.noise_std
     energy = (0.3 * realised**2 + 0.7) * sigma**2
-    assert np.sum(total**2) / 60 == pytest.approx(energy, rel=0.25)
+    # the energy of 30 rounds scatters by less than 5 %, most of it from the 8 directional numbers
+    assert np.sum(total**2) / 30 == pytest.approx(energy, rel=0.25)
     event = plan.events()["server"]
     assert isinstance(event, Gaussian)
     sensitivity = plan.clip / N
@@ -136,8 +138,8 @@ def test_noise_on_an_averaged_quotient_has_variance_k_beta_sigma_squared() -> No
 def test_released_quotients_carry_the_noise_of_the_plan() -> None:
     plan = make_plan(directions=40, direction_share=1.0, noise_multiplier=2.0)
     strategy, grid = make(plan, learning_rate=40.0), LocalGrid(Silos(np.zeros((N, D))).app, N)
-    released = []
-    for server_round in range(1, 21):
+    released: list[float] = []
+    for server_round in range(1, 9):
         strategy.train_round(grid, server_round, model())
         released += strategy.downlink._steps[-1].coefficients  # (eta/K) g, and eta = K here
     assert_normal(
@@ -176,37 +178,100 @@ def test_clients_rebuild_the_model_bit_for_bit_and_no_model_is_sent() -> None:
             assert np.array_equal(server_model, rebuilt)
 
 
-def test_late_and_restarted_clients_get_the_model_whole() -> None:
-    plan = make_plan(direction_share=1.0)
-    silos, sent = Silos(slopes()), []
-    lost: set[int] = set()
+class Watched:
+    """A federation whose losses can be set, and what reached its clients."""
 
-    def drop(client: int, request: Message) -> Any:
+    def __init__(self, silos: Silos, **options: Any) -> None:
+        self.loss: dict[int, Any] = {}
+        self.sent: list[tuple[int, bool]] = []
+        self.grid = LocalGrid(silos.app, N, drop=self._drop)
+        self.strategy, self.arrays = make(make_plan(direction_share=1.0), **options), model(start())
+
+    def _drop(self, client: int, request: Message) -> Any:
         if wire.stage_of(request) == wire.STAGE_SIMULATED:
-            sent.append((client, "arrays" in request.content))
-        return "silent" if client in lost else None
+            self.sent.append((client, "arrays" in request.content))
+        return self.loss.get(client)
 
-    grid, strategy, arrays = LocalGrid(silos.app, N, drop=drop), make(plan), model()
-
-    def play(server_round: int) -> tuple[int, set[int]]:
-        nonlocal arrays
-        sent.clear()
-        outcome = strategy.train_round(grid, server_round, arrays)
+    def play(self, server_round: int) -> tuple[int, set[int]]:
+        """Survivors of a round, and who was sent the whole model."""
+        self.sent.clear()
+        outcome = self.strategy.train_round(self.grid, server_round, self.arrays)
         assert outcome.arrays is not None
-        arrays = outcome.arrays
-        return outcome.survivors, {client for client, whole in sent if whole}
+        self.arrays = outcome.arrays
+        return outcome.survivors, {client for client, whole in self.sent if whole}
 
-    assert play(1) == (N, set(range(N)))
-    lost.add(2)
-    assert play(2) == (N - 1, set())
-    lost.clear()
-    assert play(3) == (N, {2})
-    grid.restart_node(4)
-    assert play(4) == (N - 1, set())  # asked to build on a model that it lost: it says so and is left out
-    assert play(5) == (N, {4})
-    assert play(6) == (N, set())
-    lengths = {client: len(seen) for client, seen in silos.seen.items()}
-    assert lengths == {client: 6 - (client in (2, 4)) for client in range(N)}
+
+def start() -> np.ndarray:
+    return np.linspace(-1.0, 1.0, D, dtype=np.float32)
+
+
+@pytest.mark.parametrize("loss", ["silent", "silent-after"])
+def test_a_late_client_catches_up_by_the_steps_that_it_lacks(loss: str) -> None:
+    """Whether the request or only the reply got lost: the server cannot tell, the client can."""
+    silos = Silos(slopes())
+    federation = Watched(silos)
+    assert federation.play(1) == (N, set(range(N)))
+    federation.loss[2] = loss
+    assert federation.play(2) == (N - 1, set())
+    federation.loss.clear()
+    assert federation.play(3) == (N, set())
+    assert np.array_equal(silos.seen[2][-1], silos.seen[0][-1])
+
+
+def test_a_client_far_behind_gets_the_model_when_the_steps_are_larger() -> None:
+    federation = Watched(Silos(slopes()))
+    federation.play(1)
+    federation.loss[2] = "silent"
+    for server_round in (2, 3, 4):
+        federation.play(server_round)
+    federation.loss.clear()
+    # four steps of a seed and four numbers are more bytes than 40 float32
+    assert federation.play(5) == (N, {2})
+
+
+def test_a_restarted_client_says_so_and_gets_the_model_whole() -> None:
+    federation = Watched(Silos(slopes()))
+    federation.play(1)
+    federation.grid.restart_node(4)
+    assert federation.play(2) == (N - 1, set())  # left out of the round in which it was found out
+    assert federation.play(3) == (N, {4})
+    assert federation.play(4) == (N, set())
+
+
+def test_a_client_that_keeps_failing_to_rebuild_always_gets_the_model_whole() -> None:
+    federation = Watched(Silos(slopes()))
+    federation.play(1)
+    for server_round in (2, 4):
+        federation.grid.restart_node(4)
+        assert federation.play(server_round)[0] == N - 1
+        assert federation.play(server_round + 1) == (N, {4})
+    assert federation.play(6) == (N, {4})
+
+
+def test_where_everybody_builds_the_initial_model_none_is_sent() -> None:
+    silos = Silos(slopes(), initial=lambda context: {"w": start()})
+    federation = Watched(silos, initial_known=model_identity({"w": start()}))
+    for server_round in (1, 2):
+        assert federation.play(server_round) == (N, set())
+    federation.grid.restart_node(4)
+    assert federation.play(3) == (N - 1, set())
+    assert federation.play(4) == (N, set())
+    for client in set(range(N)) - {4}:
+        assert all(np.array_equal(a, b) for a, b in zip(silos.seen[client], silos.seen[0], strict=True))
+
+
+def test_an_initial_model_that_differs_or_fails_is_found_out() -> None:
+    def initial(context: Context) -> dict[str, np.ndarray]:
+        client = int(context.node_config["partition-id"])
+        if client == 1:
+            raise OSError("no file of weights")
+        return {"w": start() + (1e-6 if client == 2 else 0.0)}
+
+    silos = Silos(slopes(), initial=initial)
+    federation = Watched(silos, initial_known=model_identity({"w": start()}))
+    assert federation.play(1) == (N - 2, set())
+    assert federation.play(2) == (N, {1, 2})
+    assert np.array_equal(silos.seen[2][0], silos.seen[0][1])
 
 
 def test_isotropic_noise_or_a_ball_needs_the_model_every_round() -> None:
