@@ -118,10 +118,48 @@ class ProcessFederation:
 
     def marked_processes(self) -> list[int]:
         """Processes that were started for this federation and still run."""
-        sys.path.insert(0, str(self.folder / "deploy"))
-        try:
-            import loopback
-        finally:
-            sys.path.pop(0)
-        mark = self.folder / "deploy" / "state" / "loopback" / "docker-compose" / "mark"
-        return list(loopback._marked(mark.read_text())) if mark.exists() else []
+        from importlib.util import module_from_spec, spec_from_file_location
+
+        spec = spec_from_file_location("loopback_of_a_federation", self.loopback[1])
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        marks = (self.folder / "deploy" / "state" / "loopback").glob("*/mark")
+        return [pid for mark in marks for pid in module._marked(mark.read_text())]
+
+    def join(self, silo_file: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """What the operators of one more silo and of the SuperLink type; see docs/deployment.md."""
+        port = self.environment["FEDERATION_PORT"]
+        self.environment |= {"SUPERLINK": f"127.0.0.1:{port}", "SILO_FILE": silo_file} | variables
+        self.silo("run", "--rm", "certs")
+        key = self.folder / "deploy" / "secrets" / "supernode.pub"
+        registered = self.flwr("supernode", "register", str(key), "federation", "--name", "silo-4")
+        if registered.returncode != 0:
+            return registered
+        return self.silo("up", "-d")
+
+    def silo(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """docker-compose.silo.yml, as processes."""
+        return self._run([*self.loopback, "-f", str(self.folder / "docker-compose.silo.yml"), *arguments])
+
+    def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Flower's command, with the connection to this federation."""
+        return self._run([str(Path(sys.executable).with_name("flwr")), *arguments])
+
+    def plan(self, config: str) -> subprocess.CompletedProcess[str]:
+        """``fedpriv plan`` against this federation."""
+        command = [sys.executable, "-m", "fedpriv.cli", "plan", str(ROOT), "-c", config]
+        return self._run([*command, "--federation", "federation"])
+
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment | {"FLWR_HOME": str(self.folder / "deploy" / "flwr")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=120,
+            check=False,
+        )

@@ -48,7 +48,7 @@ class FederationState:
             return f"waiting for {expected - there} of {expected} silos: {there} online{away}"
         if there > expected:
             return f"{there} silos are online, but num-clients = {expected}: a run would refuse to start"
-        return f"ready: {there} of {expected} silos are online"
+        return f"ready: {there} of {expected} silos are online{away}"
 
     def to_json(self, expected: int) -> dict[str, object]:
         """The state as plain data."""
