@@ -14,6 +14,7 @@ from fedpriv.clients import (
     dp_hype_mod,
     pac_zero_mod,
     private_evaluation_mod,
+    record_level_mod,
     zeroth_order_mod,
 )
 
@@ -27,9 +28,11 @@ def _settings(items: tuple[tuple[str, Any], ...]) -> Any:
     return resolve_settings(dict(items))
 
 
-def _place(context: Context) -> tuple[Any, int]:
-    """Settings of the run and the client's partition."""
-    return _settings(tuple(sorted(context.run_config.items()))), int(context.node_config["partition-id"])
+def _place(context: Context) -> tuple[Any, Any]:
+    """Settings of the run and where the client's data is: its own file, or its part of the built-in data."""
+    from fedpriv.tasks.silo_data import data_place
+
+    return _settings(tuple(sorted(context.run_config.items()))), data_place(context.node_config)
 
 
 def candidate_loss(candidate: dict[str, Any], context: Context) -> float:
@@ -57,12 +60,20 @@ def objective(arrays: dict[str, Any], context: Context) -> Any:
     return client_objective(settings, partition, arrays)
 
 
+def gradients(arrays: dict[str, Any], context: Context) -> Any:
+    """Gradients of this silo's records, clipped and noised before anything is computed from them; stay here."""
+    from fedpriv.tasks.record_training import record_gradients
+
+    return record_gradients(*_place(context), arrays)
+
+
 @app.train(
     mods=[
         dp_hype_mod(candidate_loss),
         private_evaluation_mod(count_correct),
         zeroth_order_mod(objective),
         pac_zero_mod(objective),
+        record_level_mod(gradients),
         client_level_dp_mod,
     ]
 )

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "testing": {"wire"},
     "reporting": {"accounting"},
     "tasks": {"accounting", "mechanisms", "settings"},
-    "clients": {"accounting", "mechanisms", "secure_sum", "wire"},
+    "clients": {"accounting", "ledger", "mechanisms", "secure_sum", "wire"},
     "strategies": {"accounting", "ledger", "mechanisms", "plans", "secure_sum", "wire"},
 }
 ALLOWED["audit"] = set(ALLOWED) | {"testing"}

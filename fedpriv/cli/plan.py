@@ -72,7 +72,7 @@ def _live(federation: str, expected: int) -> dict[str, Any]:
 
 def forecast(settings: Any) -> dict[str, Any]:
     """The forecast as plain data: views, stages with noise against signal and hypotheses, warnings."""
-    from fedpriv.stages.planning import plans_of
+    from fedpriv.stages.planning import large_delta, plans_of
     from fedpriv.stages.run import initial_model
     from fedpriv.tasks import task_of
 
@@ -80,10 +80,10 @@ def forecast(settings: Any) -> dict[str, Any]:
     plans = plans_of(settings, initial_model(settings, task_of(settings)))
     delta = run.resolved_delta
     warnings = plans.warnings()
-    if delta >= 1.0 / run.num_clients:
-        warnings.insert(0, f"delta = {delta:g} is not below 1/num-clients = {1 / run.num_clients:.3g}")
+    if warning := large_delta(settings, plans):
+        warnings.insert(0, warning)
     return {
-        "unit": "client",
+        "unit": run.unit,
         "adjacency": run.adjacency,
         "delta": delta,
         "budget": {"view": run.budget_view, "target_epsilon": run.target_epsilon},

@@ -277,7 +277,7 @@ class DpsgdDcPlan(Plan):
         if run > 1.0:
             warnings.append(
                 f"{self.num_clients} clients at client level: over the run the noise exceeds the largest "
-                f"possible signal {run:.1f} times; use unit = record inside each silo (not in this version), "
+                f"possible signal {run:.1f} times; use unit = record inside each silo, "
                 "more clients, fewer parameters or a larger budget"
             )
         return Forecast(lines, tuple(warnings))

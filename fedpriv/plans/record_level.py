@@ -35,6 +35,8 @@ class RecordLevelPlan(Plan):
         Number of model coordinates d.
     seeded : bool
         Reproducible noise and batches: nothing is private.
+    records : tuple of int
+        Sizes of the silos, public by declaration; empty while they are not known. For the forecast only.
 
     Notes
     -----
@@ -55,6 +57,7 @@ class RecordLevelPlan(Plan):
     rounds: int
     length: int
     seeded: bool = False
+    records: tuple[int, ...] = ()
 
     unit: ClassVar[Unit] = "record"
 
@@ -198,7 +201,23 @@ class RecordLevelPlan(Plan):
             "noise multiplier of a step": self.steps.noise_multiplier,
             "records per silo at which noise equals signal, whole run": self.noise_over_signal(1.0),
         }
-        return Forecast(lines)
+        if not self.records:
+            return Forecast(lines)
+        smallest = min(self.records)
+        ratio = self.noise_over_signal(smallest)
+        lines["noise norm over signal, whole run"] = ratio
+        warnings: tuple[str, ...] = ()
+        if ratio > 1.0:
+            warnings = (
+                f"the smallest silo has {smallest} records: over the run the noise exceeds the largest possible "
+                f"signal {ratio:.1f} times; use more records, fewer parameters or a larger budget",
+            )
+        return Forecast(lines, warnings)
+
+    @property
+    def sizes(self) -> str:
+        """Records per silo, in words."""
+        return ", ".join(map(str, self.records)) if self.records else "not known before the run"
 
     def describe(self) -> dict[str, str | float | int]:
         steps = self.steps
@@ -212,6 +231,7 @@ class RecordLevelPlan(Plan):
             "DPSGD-DC), average of the silos' projected models",
             "clipping norm (record)": steps.codec.clipping_norm,
             "normalisation": "sum of a step divided by sampling rate times the silo's records",
+            "records per silo (public)": self.sizes,
             "sampling rate (records)": steps.sampling_rate,
             "local steps per round": steps.steps,
             "rounds planned": self.rounds,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from fedpriv.settings.base import SettingsError, SettingsModel, refuse_unknown
 from fedpriv.settings.pac_zero import PacZeroSettings
+from fedpriv.settings.record import RecordSettings, check_record_level
 from fedpriv.settings.run import RunSettings
 from fedpriv.settings.train import TrainSettings
 from fedpriv.settings.tune import TuneSettings, parse_grid
@@ -22,6 +23,7 @@ TABLES: tuple[type[SettingsModel], ...] = (
     TrainSettings,
     ZerothOrderSettings,
     PacZeroSettings,
+    RecordSettings,
 )
 
 
@@ -141,6 +143,8 @@ def resolve_settings(run_config: Mapping[str, Any]) -> Settings:
 
 def _check_combinations(settings: Settings) -> None:
     run, tune = settings.run, settings.tune
+    if run.unit == "record":
+        check_record_level(settings)
     if run.sampling == "self" and run.adjacency != "add_or_remove":
         raise SettingsError(
             f"run config: adjacency = {run.adjacency!r} with sampling = 'self': Poisson sampling is "

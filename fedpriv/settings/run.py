@@ -35,6 +35,11 @@ class RunSettings(SettingsModel):
         description='sentiment: a data set on the hub, for instance sst2; "" takes the fetched movie reviews.',
     )
     max_examples: int = Field(0, ge=0, description="Use only so many examples of the data set; 0 for all.")
+    unit: Literal["client", "record"] = Field(
+        "client",
+        description="What is protected: all data of a client, or one record inside a silo (stage train then reads the "
+        "keys record.*; the sizes of the silos count as public).",
+    )
     num_clients: int = Field(50, ge=1, description="Clients in the federation; must match what is online.")
     partition: Literal["iid", "dirichlet"] = Field("dirichlet", description="Simulated split of the data.")
     alpha: float = Field(0.5, gt=0, description="Dirichlet concentration over labels; small is more skewed.")
@@ -59,7 +64,12 @@ class RunSettings(SettingsModel):
     )
 
     target_epsilon: float = Field(8.0, gt=0, description="Epsilon of the whole run in the budget view.")
-    delta: float = Field(0.0, ge=0, lt=1, description="Delta; 0 takes 1 / num-clients^1.5, at most 0.01.")
+    delta: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Delta; 0 takes 1 / num-clients^1.5, at most 0.01; with unit = record 1e-5.",
+    )
     adjacency: Literal["add_or_remove", "replace_one"] = Field(
         "add_or_remove", description="Neighbouring relation: a client's contribution zeroed, or replaced."
     )
@@ -131,9 +141,16 @@ class RunSettings(SettingsModel):
         return tuple(self.stages.split(","))
 
     @property
+    def members(self) -> str:
+        """What the parties of the run are called."""
+        return "clients" if self.unit == "client" else "silos"
+
+    @property
     def resolved_delta(self) -> float:
         """The delta in use."""
-        return self.delta if self.delta > 0 else min(self.num_clients**-1.5, 0.01)
+        if self.delta > 0:
+            return self.delta
+        return 1e-5 if self.unit == "record" else min(self.num_clients**-1.5, 0.01)
 
     @property
     def resolved_max_epsilon(self) -> float:

@@ -107,6 +107,25 @@ class RunPlans:
         return [text for plan in self.named().values() for text in plan.forecast().warnings]
 
 
+def population(settings: Settings, plans: RunPlans) -> int | None:
+    """How many units a unit hides among: clients, or the records of the smallest silo where that is known."""
+    if settings.run.unit == "client":
+        return settings.run.num_clients
+    known = [getattr(plan, "records", ()) for plan in plans.private().values()]
+    return min((size for sizes in known for size in sizes), default=None)
+
+
+def large_delta(settings: Settings, plans: RunPlans) -> str:
+    """What to say of a delta that is not below 1 over the population; empty where all is well."""
+    delta, units = settings.run.resolved_delta, population(settings, plans)
+    if not plans.private() or units is None or delta < 1.0 / units:
+        return ""
+    return (
+        f"delta {delta:g} is not below 1/n = {1 / units:.3g}: a mechanism that publishes one "
+        f"{settings.run.unit} at random would pass"
+    )
+
+
 def make_sampler(settings: Settings) -> Sampler:
     """The sampler that ``sampling`` and ``adjacency`` select."""
     run = settings.run
@@ -155,7 +174,11 @@ def plans_of(settings: Settings, initial: ArrayRecord) -> RunPlans:
     open_stage = settings.tuned.stage if "tune" in plans.stages else ""
     bounds = {}
     for name, plan in plans.stages.items():
-        bound = None if name == open_stage else stage_class(name).stage_bound(settings, plan, initial)
+        bound = (
+            None
+            if name == open_stage
+            else stage_class(name, settings.run.unit).stage_bound(settings, plan, initial)
+        )
         if bound is not None:
             bounds[name] = bound
     return RunPlans(plans.stages, plans.evaluation, bounds)
@@ -183,7 +206,7 @@ def make_plans(settings: Settings, length: int) -> RunPlans:
     from fedpriv.stages.registry import stage_class
 
     run = settings.run
-    made = {name: stage_class(name).planner(settings, length) for name in run.stage_names}
+    made = {name: stage_class(name, run.unit).planner(settings, length) for name in run.stage_names}
     fixed: dict[str, AnyPlan] = {}
     free: dict[str, Planner] = {}
     for name, planner in made.items():

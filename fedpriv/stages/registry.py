@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from fedpriv.accounting.vocabulary import Unit
 from fedpriv.settings import SettingsError
 from fedpriv.stages.base import Stage
 
@@ -15,17 +16,26 @@ STAGES: dict[str, tuple[str, str]] = {
     "paczero": ("fedpriv.stages.pac_zero", "PacZeroStage"),
 }
 
+#: The same where the unit of the run is the record. PAC privacy is of records whatever the unit.
+RECORD_STAGES: dict[str, tuple[str, str]] = {
+    "train": ("fedpriv.stages.record", "RecordTrainStage"),
+    "paczero": STAGES["paczero"],
+}
 
-def stage_class(name: str) -> type[Stage]:
-    """Look up a stage.
+
+def stage_class(name: str, unit: Unit = "client") -> type[Stage]:
+    """Look up a stage by its name and the unit of the run.
 
     Raises
     ------
     SettingsError
         Naming the stages that exist.
     """
-    if name not in STAGES:
-        raise SettingsError(f"run config: stages = {name!r}: should be among {', '.join(STAGES)}")
-    module, attribute = STAGES[name]
+    known = STAGES if unit == "client" else RECORD_STAGES
+    if name not in known:
+        raise SettingsError(
+            f"run config: stages = {name!r} with unit = {unit!r}: should be among {', '.join(known)}"
+        )
+    module, attribute = known[name]
     found: type[Stage] = getattr(importlib.import_module(module), attribute)
     return found

@@ -29,6 +29,7 @@ from fedpriv.reporting import (
 from fedpriv.settings import Settings
 from fedpriv.stages.base import Run, RunState, report_hypotheses
 from fedpriv.stages.federation import is_simulation
+from fedpriv.stages.planning import large_delta
 from fedpriv.stages.source import COMMIT_VARIABLE, commit_of
 from fedpriv.strategies import NoisedSum
 
@@ -47,8 +48,8 @@ def write_run_report(run: Run, task: Task, state: RunState, evaluation: NoisedSu
         stages.append(_evaluation_stage(run, evaluation))
     accuracies = [r.accuracy for stage in stages for r in stage.rounds if r.accuracy is not None]
     report = RunReport(
-        title=f"{configured.name}: {task.title}, {configured.num_clients} clients",
-        unit="client",
+        title=f"{configured.name}: {task.title}, {configured.num_clients} {configured.members}",
+        unit=configured.unit,
         adjacency=configured.adjacency,
         delta=delta,
         views={view: _view(run, view) for view in VIEWS},
@@ -146,14 +147,8 @@ def _warnings(run: Run) -> list[Warning]:
         found.append(SIMULATED_SUM)
     if not configured.account:
         found.append(PER_RUN_LEDGER)
-    if run.plans.private() and configured.resolved_delta >= 1.0 / configured.num_clients:
-        found.append(
-            Warning(
-                text=f"delta {configured.resolved_delta:g} is not below 1/n = {1 / configured.num_clients:.3g}: a "
-                "mechanism that publishes one client at random would pass",
-                severity="severe",
-            )
-        )
+    if warning := large_delta(run.settings, run.plans):
+        found.append(Warning(text=warning, severity="severe"))
     if configured.evaluate == "none":
         found.append(Warning(text="the model was not evaluated: evaluate = none"))
     found += [Warning(text=text) for text in run.plans.warnings()]

@@ -20,7 +20,7 @@ from fedpriv.settings import Settings, SettingsError, resolve_settings
 from fedpriv.stages.base import Run, RunState
 from fedpriv.stages.federation import wait_for_clients
 from fedpriv.stages.folder import RunFolder
-from fedpriv.stages.planning import RunPlans, plans_of
+from fedpriv.stages.planning import RunPlans, large_delta, plans_of
 from fedpriv.stages.registry import stage_class
 from fedpriv.strategies import NoisedSum
 from fedpriv.tasks import task_of
@@ -65,7 +65,7 @@ def execute_run(grid: Grid, run_config: Mapping[str, Any], progress: Progress | 
     started = time.monotonic()
     settings = resolve_settings(run_config)
     for name in settings.run.stage_names:
-        stage_class(name)
+        stage_class(name, settings.run.unit)
     # before torch and the data are loaded: a wrong set-up should fail within seconds
     clients = wait_for_clients(
         grid, settings.run.num_clients, settings.run.wait_for_clients, progress.message
@@ -77,7 +77,7 @@ def execute_run(grid: Grid, run_config: Mapping[str, Any], progress: Progress | 
     initial = initial_model(settings, task)
     plans = plans_of(settings, initial)
     settings, folder = _open_folder(settings)
-    stages = [stage_class(name)() for name in settings.run.stage_names]
+    stages = [stage_class(name, settings.run.unit)() for name in settings.run.stage_names]
     with _open_ledger(settings, folder) as ledger:
         # only now: while the ledger is held, no other process of this run writes a checkpoint
         state = _checkpoint(settings, folder, ledger, progress)
@@ -216,20 +216,18 @@ def _open_ledger(settings: Settings, folder: RunFolder) -> Ledger:
     path = Path(run.account) if run.account else folder.ledger
     limit = Budget(run.resolved_max_epsilon, run.resolved_delta, run.budget_view)
     return Ledger.open(
-        path, unit="client", adjacency=run.adjacency, run=run.name, delta=run.resolved_delta, budgets=limit
+        path, unit=run.unit, adjacency=run.adjacency, run=run.name, delta=run.resolved_delta, budgets=limit
     )
 
 
 def _announce(settings: Settings, plans: RunPlans, folder: RunFolder, progress: Progress) -> None:
     run = settings.run
     progress.start(
-        f"fedpriv: {run.stages} on {run.task}, {run.num_clients} clients, in {folder.path}",
+        f"fedpriv: {run.stages} on {run.task}, {run.num_clients} {run.members}, in {folder.path}",
         "; ".join(_planned(settings, plans)),
     )
-    if plans.private() and run.resolved_delta >= 1.0 / run.num_clients:
-        progress.warn(
-            f"delta = {run.resolved_delta:g} is not below 1/num-clients = {1 / run.num_clients:.3g}"
-        )
+    if warning := large_delta(settings, plans):
+        progress.warn(warning)
     for text in plans.warnings():
         progress.warn(text)
 

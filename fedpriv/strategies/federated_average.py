@@ -57,6 +57,11 @@ class AverageOutcome:
         """Silos whose model is in the average."""
         return self.survivors - self.out_of_budget - self.without_data
 
+    @property
+    def diagnostics(self) -> dict[str, float]:
+        """What the sum itself tells about its silos."""
+        return {"silos that trained": float(self.trained)} if self.released else {}
+
 
 @dataclass(frozen=True)
 class SiloCheck:

@@ -14,7 +14,18 @@ from torch import func
 from torch.nn import functional
 
 from fedpriv.accounting.validators import InvalidArgument
+from fedpriv.settings import Settings
+from fedpriv.tasks import task_of
 from fedpriv.tasks.base import Split
+from fedpriv.tasks.federated import client_data
+
+
+def record_gradients(
+    settings: Settings, partition: int | str, arrays: Mapping[str, np.ndarray]
+) -> ModelRecordGradients:
+    """Gradients of the records of one silo of the app: of its training part, in the order of ``arrays``."""
+    model = task_of(settings).build_model(settings.run.model, settings.run.seed)
+    return ModelRecordGradients(model, client_data(settings, partition).train, tuple(arrays))
 
 
 class ModelRecordGradients:
