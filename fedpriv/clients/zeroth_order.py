@@ -118,7 +118,7 @@ def quotient_request(record: ConfigRecord, dimension: int, count: int) -> Quotie
     """Read and check the fields of a request, or refuse."""
     seed, kind = record.get(wire.ZEROTH_ORDER_SEED), record.get(wire.ZEROTH_ORDER_KIND)
     norms = record.get(wire.ZEROTH_ORDER_NORMS)
-    if not isinstance(seed, bytes) or len(seed) != SEED_BYTES:
+    if not isinstance(seed, bytes) or len(seed) != SEED_BYTES or not isinstance(kind, str):
         raise Refusal(ErrorCode.BAD_REQUEST)
     if norms is not None and not (isinstance(norms, list) and all(isinstance(n, float) for n in norms)):
         raise Refusal(ErrorCode.BAD_REQUEST)
