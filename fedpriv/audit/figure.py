@@ -68,7 +68,7 @@ def _panel(axis, label: str, rows: list[Row]) -> None:  # type: ignore[no-untype
     axis.set_xlim(start, 1.15 * largest if start == 0.0 else 1.02)
     axis.set_xlabel(label)
     axis.grid(visible=True, axis="x", alpha=0.25)
-    axis.legend(fontsize=8, loc="lower right")
+    axis.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
 
 
 __all__ = ["draw"]

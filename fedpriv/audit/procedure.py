@@ -31,6 +31,7 @@ Say = Callable[[str], None]
 MANY_RUNS = "many runs"
 GAUSSIAN = "many runs, Gaussian DP"
 ONE_RUN = "one run, many canaries"
+SHADOW = "shadow models"
 
 #: Numbers of canaries that are tried on paper for an attack with one run.
 _CANARIES = (25, 50, 100, 200, 400, 800)
@@ -46,18 +47,22 @@ class Effort:
         Runs per stage, half of them with the canary; 0 leaves these methods out.
     canaries : int
         Most canaries in an attack with one run; 0 leaves it out.
+    shadow_runs : int
+        Runs on the task's own data for a membership attack on the release view; 0 leaves it out.
     checks : bool
         Whether to run the consistency checks.
     """
 
     runs: int = 400
     canaries: int = 200
+    shadow_runs: int = 0
     checks: bool = True
 
     def __post_init__(self) -> None:
-        check_integer(0, runs=self.runs, canaries=self.canaries)
-        if 0 < self.runs < 16:
-            raise InvalidArgument(f"runs: {self.runs}; at least 16 are needed, or 0 for none")
+        check_integer(0, runs=self.runs, canaries=self.canaries, shadow_runs=self.shadow_runs)
+        for name in ("runs", "shadow_runs"):
+            if 0 < getattr(self, name) < 16:
+                raise InvalidArgument(f"{name}: {getattr(self, name)}; at least 16 are needed, or 0 for none")
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,8 @@ def _planned(
             else:
                 why = f"one run with {effort.canaries} canaries can show nothing at delta {delta:g}"
                 report.unaudited.append(Unaudited(target.stage, view, why))
+        if effort.shadow_runs and view == "release" and target.shadow() is not None:
+            yield _Planned(target, view, SHADOW, claim)
 
 
 def _design(most: int, claim: Claim, delta: float) -> tuple[int, int, float]:
@@ -199,6 +206,11 @@ def _rows(
             say(f"{target.stage}: one run with {row.canaries} canaries ({row.view})")
             run = target.one_run(row.view, row.canaries)
             bound = one_run_lower_bound(run, row.guesses, delta, confidence)
+        elif row.method == SHADOW:
+            say(f"{target.stage}: {effort.shadow_runs} shadow models")
+            shadow = target.shadow()
+            assert shadow is not None
+            bound = epsilon_lower_bound(shadow.trials(effort.shadow_runs), delta, confidence)
         elif row.claim.quantity == "success":
             bound = success_lower_bound(trials[row.view], confidence)
         elif row.method == GAUSSIAN:

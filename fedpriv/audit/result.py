@@ -91,6 +91,9 @@ class Finding:
     good: bool
     detail: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "good", bool(self.good))  # a comparison of numpy numbers is not JSON
+
 
 @dataclass(frozen=True)
 class Unaudited:

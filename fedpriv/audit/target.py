@@ -6,13 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from fedpriv.accounting.accountant import Accountant
 from fedpriv.accounting.events import NonPrivate, PrivacyEvent
 from fedpriv.accounting.vocabulary import VIEWS, View
+from fedpriv.audit.bounds import Trials
 from fedpriv.audit.ledger_check import Watch
 from fedpriv.audit.one_run import OneRun
 from fedpriv.audit.result import Claim
@@ -93,6 +94,13 @@ class Probes(ABC):
         return float(getattr(event, "noise_multiplier", math.inf))
 
 
+class Shadow(Protocol):
+    """A membership attack that fits shadow models on one half of its runs."""
+
+    def trials(self, runs: int) -> Trials:
+        """Scores of so many runs."""
+
+
 @dataclass(frozen=True)
 class Setup:
     """A configured stage, from which a target is made.
@@ -153,6 +161,10 @@ class Target(ABC):
     def one_run(self, view: View, canaries: int) -> OneRun:
         """One run with many canaries, each in by its own fair coin."""
         raise NotImplementedError(f"{self.kind} has no attack with one run")
+
+    def shadow(self) -> Shadow | None:
+        """A membership attack on real data; None where there is none."""
+        return None
 
     def probes(self) -> Probes | None:
         """Experiments for the consistency checks; None where there are none."""

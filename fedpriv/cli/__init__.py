@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli import calibrate, curve, data, eps, ledger, plan, run, settings
+from fedpriv.cli import audit, calibrate, curve, data, eps, ledger, plan, run, settings
 from fedpriv.cli.epsilon_output import OneLineErrors
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ def main(
 app.command()(run.run)
 app.command()(plan.plan)
 app.command()(settings.settings)
+app.command()(audit.audit)
 app.add_typer(eps.app, name="eps")
 app.add_typer(calibrate.app, name="calibrate")
 app.command(cls=OneLineErrors)(curve.curve)

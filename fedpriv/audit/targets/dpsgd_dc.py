@@ -23,6 +23,7 @@ from fedpriv.audit.target import (
     PlanTarget,
     Probes,
     Setup,
+    Shadow,
     few_clients,
     signal_ratio,
 )
@@ -75,6 +76,7 @@ class DpsgdDcTarget(PlanTarget):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         assert isinstance(setup.plan, DpsgdDcPlan)
+        self.settings = setup.settings
         self.train = _default_settings() if setup.settings is None else setup.settings.train
         self.plan, self._helpers = self._small(setup.plan)
         self._sign = 0.0
@@ -188,6 +190,15 @@ class DpsgdDcTarget(PlanTarget):
         rate = plan.sampler.rate if isinstance(plan.sampler, SelfSampling) else 1.0
         scores = [signal_ratio(column, shift, rate) for column in np.array(sums.totals).T / std]
         return OneRun(included, np.array(scores))
+
+    def shadow(self) -> Shadow | None:
+        """On the task of the settings, where the server draws no cohort."""
+        plan = self.configured_plan
+        if self.settings is None or plan.sampler.name == "server" or plan.adjacency != "add_or_remove":
+            return None
+        from fedpriv.audit.shadow import UpdateShadow
+
+        return UpdateShadow(plan, self.settings)
 
     def probes(self) -> DpsgdDcProbes:
         return DpsgdDcProbes(self.configured_plan)
