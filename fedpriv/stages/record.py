@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord
 
 from fedpriv import wire
@@ -66,7 +67,7 @@ class RecordTrainStage(RoundsStage):
         """
         plan = run.plans.stages[self.name]
         assert isinstance(plan, RecordLevelPlan)
-        rounds = RecordRounds(run, plan)
+        rounds = RecordRounds(run, plan, state.optimizer.get("trained"))
         rounds.check(state.arrays)
         # the report's warnings and tables are those of the plan that knows the sizes
         run.plans.stages[self.name] = rounds.plan
@@ -79,7 +80,7 @@ class RecordTrainStage(RoundsStage):
 class RecordRounds:
     """Rounds of record-level training of one run."""
 
-    def __init__(self, run: Run, plan: RecordLevelPlan) -> None:
+    def __init__(self, run: Run, plan: RecordLevelPlan, trained: np.ndarray | None = None) -> None:
         self.plan, self.sums = plan, run.sums()
         self._run, configured = run, run.settings.run
         self._accounts = run.folder.path / "silos" if is_simulation(run.grid) else None
@@ -95,7 +96,8 @@ class RecordRounds:
             seed=run.noise_seed,
             stage=RecordTrainStage.name,
         )
-        self._told: set[str] = set()
+        self._trained: list[int] = [] if trained is None else trained.tolist()
+        self._told = ""
 
     def check(self, arrays: ArrayRecord) -> None:
         """One exchange before the first round; warns of silos that will not train."""
@@ -111,22 +113,18 @@ class RecordRounds:
         self._run.progress.message(f"records per silo (declared public): {self.plan.sizes}")
 
     def play(self, server_round: int, arrays: ArrayRecord) -> AverageOutcome:
-        """One round; says once for each reason when silos do not train any more."""
+        """One round; says when the number of silos that do not train changes."""
         outcome = self._strategy.train_round(self._run.grid, server_round, arrays, self._run.clients)
-        reasons = {
-            "have no budget left in their own accounts, or cannot write them": outcome.out_of_budget,
-            "have no usable data": outcome.without_data,
-        }
-        for reason, count in reasons.items():
-            text = f"round {server_round}: {count} of {outcome.survivors} silos {reason}"
-            if count and f"{count} {reason}" not in self._told:
-                self._told.add(f"{count} {reason}")
-                self._run.progress.warn(text)
+        if outcome.arrays is not None:
+            self._trained.append(outcome.trained)
+        if outcome.note not in ("", self._told):
+            self._run.progress.warn(f"round {server_round}: {outcome.note}")
+            self._told = outcome.note
         return outcome
 
     def state(self) -> dict[str, Any]:
-        """Nothing beside the model: silos keep their accounts themselves."""
-        return {}
+        """Silos that trained, per released round; they keep their accounts themselves."""
+        return {"trained": np.array(self._trained, dtype=np.int64)}
 
     def hypotheses(self) -> list[Hypothesis]:
         """None beyond the plan's."""
@@ -136,11 +134,12 @@ class RecordRounds:
         """Plan, sizes, steps, and whose epsilon it is."""
         record = self._run.settings.of(RecordSettings)
         released = [r for r in report.rounds if r.released]
-        trained = [int(r.diagnostics["silos that trained"]) for r in released if r.diagnostics]
         table: Table = {
             **self.plan.describe(),
             "rounds released": len(released),
-            "silos that trained": f"{min(trained)} to {max(trained)}" if trained else "none",
+            "silos that trained": f"{min(self._trained)} to {max(self._trained)}"
+            if self._trained
+            else "none",
             "whose epsilon": "of a silo that trained in every released round: the largest there is",
             "learning rate": record.learning_rate,
             "centre of the ball": record.center,

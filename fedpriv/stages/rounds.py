@@ -21,7 +21,7 @@ class Outcome(Protocol):
     """What the loop needs to know of a finished round; see :class:`fedpriv.strategies.RoundOutcome`.
 
     A PAC-private round has ``nats`` too, what all of its silo's releases so far may carry at most; one may have
-    ``diagnostics``, a dict of named numbers, in a simulation.
+    ``diagnostics``, a dict of named numbers, in a simulation, and a ``note`` for its line.
     """
 
     @property
@@ -114,7 +114,9 @@ class RoundsStage(Stage):
             accuracy = run.evaluator(server_round, state.arrays)
         epsilon = run.epsilon_by_view()
         spent = epsilon[configured.budget_view]
-        note = "" if outcome.arrays is not None else "nothing released: too few clients were left"
+        note = getattr(outcome, "note", "")
+        if outcome.arrays is None:
+            note = "nothing released: too few clients were left"
         run.progress.round(
             self.name,
             server_round,

@@ -58,9 +58,14 @@ class AverageOutcome:
         return self.survivors - self.out_of_budget - self.without_data
 
     @property
-    def diagnostics(self) -> dict[str, float]:
-        """What the sum itself tells about its silos."""
-        return {"silos that trained": float(self.trained)} if self.released else {}
+    def note(self) -> str:
+        """How many silos did not train, and why; empty when all did."""
+        if self.trained == self.survivors:
+            return ""
+        return (
+            f"{self.trained} of {self.survivors} silos trained: {self.out_of_budget} have no budget left in their own "
+            f"accounts (or cannot write them), {self.without_data} have no usable data"
+        )
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,7 @@ class NoSiloTrains(BudgetExceeded):
         # not BudgetExceeded's own words: no epsilon of this server's ledger is at its limit
         Exception.__init__(
             self,
-            f"no silo trained in the last round: {outcome.out_of_budget} have no budget left in their own "
-            f"accounts (or cannot write them), {outcome.without_data} have no usable data",
+            f"no silo trained in the last round ({outcome.note})",
         )
 
 
