@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedpriv.settings.base import SettingsError, SettingsModel, refuse_unknown
+from fedpriv.settings.matrix import MatrixSettings
 from fedpriv.settings.pac_zero import PacZeroSettings
 from fedpriv.settings.record import RecordSettings, check_record_level
 from fedpriv.settings.run import RunSettings
@@ -23,6 +24,7 @@ TABLES: tuple[type[SettingsModel], ...] = (
     TrainSettings,
     ZerothOrderSettings,
     PacZeroSettings,
+    MatrixSettings,
     RecordSettings,
 )
 

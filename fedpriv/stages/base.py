@@ -19,6 +19,9 @@ from fedpriv.stages.folder import RunFolder
 from fedpriv.stages.planning import Planner, RunPlans
 from fedpriv.strategies import NoisedSum
 
+#: Kind of the event that stands for all rounds of a stage; its distribution is computed once.
+_ONE_RELEASE = "random_allocation"
+
 Evaluator = Callable[[int, ArrayRecord], float | None]
 """From round and model to an accuracy in [0, 1] whose release is accounted for (or public); None for none."""
 
@@ -77,10 +80,11 @@ class Run:
         )
 
     def epsilon_now(self, view: View) -> float:
-        """Epsilon spent so far in a view: exact where all releases are Gaussian, else by RDP (cheap)."""
+        """Epsilon spent so far in a view: by distributions where they cost little (Gaussians, a run that is one
+        release), else by RDP."""
         total = self.ledger.totals()[view]
-        exact = all(event.gaussian_equivalent() is not None for event in total.events)
-        return total.epsilon(self.settings.run.resolved_delta, use_pld=exact).epsilon
+        cheap = all(e.gaussian_equivalent() is not None or e.kind == _ONE_RELEASE for e in total.events)
+        return total.epsilon(self.settings.run.resolved_delta, use_pld=cheap).epsilon
 
     def epsilon_by_view(self) -> dict[View, float]:
         """`epsilon_now` for each view."""

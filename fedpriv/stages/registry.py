@@ -14,6 +14,7 @@ STAGES: dict[str, tuple[str, str]] = {
     "train": ("fedpriv.stages.train", "TrainStage"),
     "zeroth-order": ("fedpriv.stages.zeroth_order", "ZerothOrderStage"),
     "paczero": ("fedpriv.stages.pac_zero", "PacZeroStage"),
+    "matrix": ("fedpriv.stages.matrix", "MatrixStage"),
 }
 
 #: The same where the unit of the run is the record. PAC privacy is of records whatever the unit.

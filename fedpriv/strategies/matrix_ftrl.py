@@ -14,7 +14,7 @@ because the run is charged once, with the first round that the ledger keeps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,9 +33,12 @@ from fedpriv.strategies.base import TrainingStrategy
 from fedpriv.strategies.dpsgd_dc import RoundOutcome
 from fedpriv.strategies.matrix_secrets import MatrixSecrets
 from fedpriv.strategies.noised_sum import NoisedSum
-from fedpriv.strategies.optimizers import ServerOptimizer, ServerSgd, cosine_factor
+from fedpriv.strategies.optimizers import ServerOptimizer, ServerSgd
 
 logger = logging.getLogger(__name__)
+
+Schedule = Callable[[int], float]
+"""From a round, counted from 1, to a public factor on the learning rate."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ class MatrixFtrl(TrainingStrategy):
     ball : Ball, optional
         Projection after the step; none by default. Post-processing, without any gain in privacy: a hidden-state
         bound does not exist for noise that is correlated over rounds.
-    cosine : bool
-        Decay the server's learning rate over the planned rounds.
+    schedule : callable, optional
+        From the round to a public factor on the server's learning rate; constant by default.
     seed : int or None
         Seed of the noise; only for simulations that are declared not private.
     stage : str
@@ -90,7 +93,7 @@ class MatrixFtrl(TrainingStrategy):
         *,
         optimizer: ServerOptimizer | None = None,
         ball: Ball | None = None,
-        cosine: bool = False,
+        schedule: Schedule | None = None,
         seed: int | None = None,
         stage: str = "matrix",
         simulation_folder: str = "",
@@ -98,7 +101,8 @@ class MatrixFtrl(TrainingStrategy):
         super().__init__(plan)
         self.noise = plan.make_noise(secrets.key, None if seed is None else f"{seed}:{stage}")
         self.plan = replace(plan, stream=self.noise.stream, paid=False)
-        self.sums, self.secrets, self.ball, self.cosine, self.seed = sums, secrets, ball, cosine, seed
+        self.sums, self.secrets, self.ball, self.seed = sums, secrets, ball, seed
+        self.schedule: Schedule = schedule or (lambda server_round: 1.0)
         self.optimizer = ServerSgd() if optimizer is None else optimizer
         self.stage, self.simulation_folder = stage, simulation_folder
         # Clients without a disk and strangers to the server's bins are not trusted to be new after a restart.
@@ -177,8 +181,8 @@ class MatrixFtrl(TrainingStrategy):
             logger.warning("%s round %d released nothing: %s", self.stage, server_round, aborted)
             return MatrixOutcome(None, 0, len(asked), released=aborted.released)
         mean = plan.codec.decode(result.total) / plan.divisor
-        factor = cosine_factor(server_round, plan.num_rounds) if self.cosine else 1.0
-        model = layout.flatten(current) - self.optimizer.step(mean, factor)
+        step = self.optimizer.step(mean, self.schedule(server_round))
+        model = layout.flatten(current) - step
         if self.ball is not None:
             model = self.ball.project(model)
         released = {name: Array(value) for name, value in layout.unflatten(model).items()}

@@ -15,6 +15,7 @@ TRIALS: dict[str, str] = {
     "train": "fedpriv.tasks.federated:train_trial",
     "zeroth-order": "fedpriv.tasks.zeroth_order:zeroth_order_trial",
     "paczero": "fedpriv.tasks.zeroth_order:sign_trial",
+    "matrix": "fedpriv.tasks.matrix:matrix_trial",
 }
 
 

@@ -20,6 +20,7 @@ from fedpriv.accounting.matrices import StrategyMatrix, bandmf, blt, bsr, identi
 from fedpriv.accounting.validators import InvalidArgument
 from fedpriv.ledger import BudgetExceeded, Ledger
 from fedpriv.mechanisms import Ball, RandomAllocationSchedule
+from fedpriv.mechanisms.schedules import schedule_factor
 from fedpriv.plans import MatrixPlan
 from fedpriv.strategies import DpsgdDc, MatrixFtrl, MatrixSecrets, NoisedSum, ServerSgd
 from fedpriv.testing import LocalGrid
@@ -147,7 +148,13 @@ def test_a_client_that_is_away_is_never_moved_to_another_round() -> None:
 
 def test_momentum_schedule_and_projection_act_on_the_released_rows() -> None:
     plan = make_plan(1, 4, matrix=identity(4))
-    found = rows(play(make_strategy(plan, optimizer=ServerSgd(1.0, 0.5), cosine=True), local(), range(1, 5)))
+
+    def cosine(server_round: int) -> float:
+        return schedule_factor("cosine", server_round, 4)
+
+    found = rows(
+        play(make_strategy(plan, optimizer=ServerSgd(1.0, 0.5), schedule=cosine), local(), range(1, 5))
+    )
     expected = np.array([1.0, 1.5, 1.75, 1.875]) * [0.5 * (1 + math.cos(math.pi * t / 4)) for t in range(4)]
     assert found[:, 0] == pytest.approx(expected, abs=0.02)
     kept = play(make_strategy(plan, ball=Ball(1.5)), local(), range(1, 5))
