@@ -1,0 +1,1 @@
+"""Fine-tuning of a language model by forward passes: accuracy against budget, evidence, cost of a step."""
