@@ -27,7 +27,7 @@ def training_facts(settings: Settings, initial: ArrayRecord) -> TrainingFacts:
     run, train = settings.run, settings.train
     task = task_of(settings)
     proved = task.smoothness(run.model)
-    features = math.prod(task.input_shape) + 1
+    features = math.prod(task.example_shape) + 1
     center = 0.0
     if train.center == "initial" and train.radius > 0:
         arrays = {name: array.numpy() for name, array in initial.items()}

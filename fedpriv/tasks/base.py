@@ -130,8 +130,7 @@ class Task:
             If the data set is not on this machine; the message has the command that fetches it.
         """
         examples = self.read()
-        shape = self.input_shape or examples.x.shape[1:]
-        expected = (len(examples.y), *shape)
+        expected = (len(examples.y), *(self.input_shape or examples.x.shape[1:]))
         if examples.x.shape != expected:
             raise ValueError(
                 f"task {self.name!r}: features have shape {examples.x.shape}, expected {expected}"
@@ -139,6 +138,11 @@ class Task:
         if len(examples.y) and not (examples.y.min() >= 0 and examples.y.max() < self.num_classes):
             raise ValueError(f"task {self.name!r}: labels must lie in 0 to {self.num_classes - 1}")
         return examples
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of one example: `input_shape`, or what the examples have where it is left open."""
+        return self.input_shape or tuple(self.examples.x.shape[1:])
 
     @property
     def labels(self) -> IndexArray:
@@ -229,7 +233,7 @@ class Task:
             # Not torch.manual_seed: it would reseed accelerators too, which fork_rng does not put back here.
             torch.default_generator.manual_seed(derive_seed(seed, "initial weights") & (2**63 - 1))
             return MODEL_BUILDERS[name](
-                input_shape=self.input_shape or tuple(self.examples.x.shape[1:]),
+                input_shape=self.example_shape,
                 num_classes=self.num_classes,
                 feature_norm=self.feature_norm,
                 **self.model_options.get(name, {}),

@@ -69,7 +69,7 @@ def _model(settings: Settings, arrays: Mapping[str, np.ndarray] | None = None) -
 
 
 def _arrays(model: torch.nn.Module) -> Arrays:
-    return {name: tensor.detach().numpy().copy() for name, tensor in model.state_dict().items()}
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
 
 
 def train_locally(

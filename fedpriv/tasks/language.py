@@ -1,11 +1,10 @@
-"""A causal language model as a classifier by prompt, and the frozen part's activations, cached on disk.
+"""A causal language model as a classifier by prompt: which model, its tokens, its public constants.
 
-A sentence becomes "<sentence> It was", and the two classes are how likely " terrible" and " great" come next. What
-is trained decides how much of the model has to run in a step: a read-out or head sees the last token's final hidden
-state (`LAST_TOKEN`), adapters in the last block see its input (`BLOCK_INPUT`), and anything deeper sees the tokens
-(`TOKENS`). The frozen prefix runs once per sentence and its output is kept.
+A sentence becomes "<sentence> It was", and the two classes are how likely " terrible" and " great" come next.
 
-transformers is imported inside functions: it takes seconds.
+A :class:`Backbone` loads nothing before it must. What follows from a folder's model is kept on disk under a hash of
+the folder's content (:mod:`fedpriv.tasks.language_features`), so that a client that trains a read-out imports neither
+transformers nor the model once its sentences were seen: both take seconds.
 """
 
 from __future__ import annotations
@@ -16,27 +15,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from fedpriv.tasks.sources.cache import MissingDataset, find_dataset, partition_folder
+from fedpriv.tasks.sources.cache import MissingDataset, find_dataset, partition_folder, sha256_of
 
 PROMPT = " It was"
 #: Words of class 0 and class 1.
 VERBALISER = (" terrible", " great")
 DEFAULT_MODEL = "smollm2"
-#: Tokens that are kept of a prompt, its end: 99 % of the movie-review sentences fit.
+#: Tokens that are kept of a prompt, its end: 99.9 % of the movie-review sentences fit.
 MAX_TOKENS = 64
 PAD = -1
-
-Representation = Literal["tokens", "block-input", "last-token"]
-TOKENS: Representation = "tokens"
-BLOCK_INPUT: Representation = "block-input"
-LAST_TOKEN: Representation = "last-token"
-
-_CHUNK, _BATCH = 256, 32
 
 #: Made-up sentences, public by construction: centre and scale of the features come from them, never from data.
 PUBLIC_SENTENCES = tuple(
@@ -57,51 +49,13 @@ PUBLIC_SENTENCES = tuple(
 #: Inputs without content, whose preference for one word is a bias of the model (Zhao et al. 2021).
 CONTENT_FREE = ("N/A", "", "...", "A movie.", "A film.", "This is a review.")
 
-
-@dataclass(frozen=True, eq=False)
-class Backbone:
-    """A loaded language model.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        In evaluation mode, float32, without gradients.
-    tokenizer : transformers.PreTrainedTokenizerBase
-        Its tokenizer.
-    identity : str
-        Hash of where it came from, for cached files.
-    """
-
-    model: Any
-    tokenizer: Any
-    identity: str
-
-    @property
-    def words(self) -> list[int]:
-        """Token of each class's word; the first one where a word has several."""
-        return [self.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in VERBALISER]
+#: Files of a model's folder that decide what comes out of it.
+_CONTENT = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt")
 
 
-@dataclass(frozen=True)
-class Anchors:
-    """Public constants of a model's features.
-
-    Parameters
-    ----------
-    center : np.ndarray
-        Mean final hidden state of the public sentences, shape (h,).
-    scale : float
-        Their root-mean-square distance from it, over ``sqrt(h)``... divided so that features have norm about 1.
-    weight : np.ndarray
-        Rows of the output matrix for the two words, shape (2, h).
-    bias : np.ndarray
-        What makes the two words equally likely after content-free inputs, shape (2,).
-    """
-
-    center: np.ndarray
-    scale: float
-    weight: np.ndarray
-    bias: np.ndarray
+def device() -> torch.device:
+    """Where language models run: the first accelerator, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def model_source(name: str) -> str:
@@ -122,9 +76,8 @@ def model_source(name: str) -> str:
     return str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
 
 
-@functools.lru_cache(maxsize=2)
-def load_backbone(name: str = DEFAULT_MODEL) -> Backbone:
-    """Load a model once per process.
+class Backbone:
+    """A language model and its tokenizer, each loaded when it is first used.
 
     Parameters
     ----------
@@ -133,29 +86,99 @@ def load_backbone(name: str = DEFAULT_MODEL) -> Backbone:
 
     Raises
     ------
-    ImportError
-        Without transformers; the message has the command.
     MissingDataset
-        When the model cannot be had; the message says what is allowed.
+        When `smollm2` was not fetched.
     """
-    source = model_source(name)
-    if Path(source).is_dir():
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as error:
-        raise ImportError("the sentiment task needs: pip install 'fedpriv[language]'") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise MissingDataset(
-            f"language.model = {name!r}: no such folder, and the hub cannot be reached or has no such causal model; "
-            f"allowed: {DEFAULT_MODEL!r} (fedpriv data fetch sentiment), a folder, or a hub name with a network"
-        ) from error
-    model.requires_grad_(False)
-    identity = hashlib.sha256(f"{source}:{model.config.to_json_string()}".encode()).hexdigest()[:16]
-    return Backbone(model.eval(), tokenizer, identity)
+
+    def __init__(self, name: str) -> None:
+        self.name, self.source = name, model_source(name)
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The transformers model on :func:`device`: evaluation mode, float32, without gradients.
+
+        Raises
+        ------
+        ImportError
+            Without transformers; the message has the command.
+        MissingDataset
+            When the model cannot be had; the message says what is allowed.
+        """
+        model = self._load("AutoModelForCausalLM", dtype=torch.float32)
+        return model.requires_grad_(False).eval().to(device())
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer; raises as :attr:`model` does."""
+        return self._load("AutoTokenizer")
+
+    def _load(self, kind: str, **options: Any) -> Any:
+        try:
+            import transformers
+        except ImportError as error:
+            raise ImportError("the sentiment task needs: pip install 'fedpriv[language]'") from error
+        local, bars = Path(self.source).is_dir(), transformers.utils.logging.is_progress_bar_enabled()
+        transformers.utils.logging.disable_progress_bar()
+        try:
+            return getattr(transformers, kind).from_pretrained(self.source, local_files_only=local, **options)
+        except (OSError, ValueError) as error:
+            raise MissingDataset(
+                f"run config: language-model = {self.name!r}: should be '' (SmolLM2, from: fedpriv data fetch "
+                "sentiment), a folder with a causal model of transformers and its tokenizer, or the name of one on the "
+                f"Hugging Face hub where a network reaches it{_offline()}; found {type(error).__name__}"
+            ) from error
+        finally:
+            if bars:
+                transformers.utils.logging.enable_progress_bar()
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Digest of the model and of the prompt, for what is kept on disk.
+
+        Of a folder the content counts; of a hub name the commit.
+        """
+        folder = Path(self.source)
+        local = folder.is_dir()
+        content = _content_digest(folder) if local else f"{self.source}@{self.model.config._commit_hash}"
+        recipe = (content, PROMPT, VERBALISER, MAX_TOKENS, PUBLIC_SENTENCES, CONTENT_FREE)
+        return hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]
+
+    @property
+    def words(self) -> list[int]:
+        """Token of each class's word; the first one where a word has several."""
+        return [self.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in VERBALISER]
+
+    @property
+    def cache(self) -> Path:
+        """Folder of what was computed with this model; it may be deleted at any time."""
+        return partition_folder().parent / "language" / self.identity
+
+
+@functools.lru_cache(maxsize=2)
+def load_backbone(name: str = DEFAULT_MODEL) -> Backbone:
+    """The backbone called `name`, the same at every call within a process."""
+    return Backbone(name)
+
+
+def _offline() -> str:
+    return " (HF_HUB_OFFLINE is set: only what was downloaded)" if os.environ.get("HF_HUB_OFFLINE") else ""
+
+
+def _content_digest(folder: Path) -> str:
+    """SHA-256 of a model's files; noted down by their sizes and times, since half a gigabyte takes a while."""
+    files = sorted(
+        {path for pattern in _CONTENT for path in folder.glob(pattern)} - {folder / "manifest.json"}
+    )
+    seen = repr([(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files])
+    note = partition_folder().parent / "language" / "digests" / hashlib.sha256(seen.encode()).hexdigest()
+    if note.exists():
+        return note.read_text()
+    digest = hashlib.sha256("".join(f"{p.name} {sha256_of(p)}\n" for p in files).encode()).hexdigest()
+    note.parent.mkdir(parents=True, exist_ok=True)
+    temporary = note.with_suffix(f".{os.getpid()}")
+    temporary.write_text(digest)
+    temporary.replace(note)
+    return digest
 
 
 def tokenise(backbone: Backbone, sentences: Sequence[str]) -> np.ndarray:
@@ -170,134 +193,24 @@ def tokenise(backbone: Backbone, sentences: Sequence[str]) -> np.ndarray:
     return found
 
 
-def final_states(model: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Final hidden states and input of the last block.
+@dataclass(frozen=True)
+class Anchors:
+    """Public constants of a model.
 
-    Parameters
+    Attributes
     ----------
-    model : transformers causal language model
-    tokens : torch.Tensor
-        int64, (n, T), padded with `PAD`.
-
-    Returns
-    -------
-    last : torch.Tensor
-        (n, h): final hidden state (after the last norm) of every prompt's last token.
-    block : torch.Tensor
-        (n, T, h): what the last block is given.
+    center : np.ndarray
+        Mean final hidden state of the public sentences, shape (h,).
+    scale : float
+        Root-mean-square distance of the public sentences from it.
+    weight : np.ndarray
+        Rows of the output matrix for the two words, shape (2, h).
+    bias : np.ndarray
+        Minus the mean logits of the two words after content-free inputs, shape (2,): with it they are equally
+        likely there.
     """
-    kept: list[torch.Tensor] = []
-    hook = blocks_of(model)[-1].register_forward_pre_hook(
-        lambda module, args, kwargs: kept.append(args[0] if args else kwargs["hidden_states"]),
-        with_kwargs=True,
-    )
-    try:
-        hidden = model.base_model(tokens.clamp_min(0), use_cache=False).last_hidden_state
-    finally:
-        hook.remove()
-    lengths = (tokens != PAD).sum(dim=1)
-    return hidden[torch.arange(len(tokens)), lengths - 1], kept[0]
 
-
-def blocks_of(model: Any) -> Any:
-    """The list of transformer blocks of a causal model of the LLaMA or OPT kind."""
-    base = model.base_model
-    for owner in (base, getattr(base, "decoder", None)):
-        if owner is not None and hasattr(owner, "layers"):
-            return owner.layers
-    raise ValueError(f"language.model: {type(model).__name__} is neither of the LLaMA nor of the OPT kind")
-
-
-def anchors(backbone: Backbone) -> Anchors:
-    """Public constants of a model's features, computed once and kept."""
-    path = _cache_folder(backbone) / "anchors.npz"
-    if not path.exists():
-        with torch.no_grad():
-            public = _last_states(backbone, tokenise(backbone, PUBLIC_SENTENCES))
-            free = _last_states(backbone, tokenise(backbone, CONTENT_FREE))
-        center = public.mean(axis=0)
-        scale = float(np.sqrt(((public - center) ** 2).sum(axis=1).mean()))
-        output = backbone.model.get_output_embeddings().weight.detach()
-        weight = output[backbone.words].float().numpy()
-        _write(path, center=center, scale=scale, weight=weight, bias=-(weight @ free.mean(axis=0)))
-    with np.load(path) as stored:
-        return Anchors(stored["center"], float(stored["scale"]), stored["weight"], stored["bias"])
-
-
-def represent(
-    backbone: Backbone, sentences: Sequence[str], representation: Representation, name: str
-) -> np.ndarray:
-    """Sentences as what a trainable part needs, from the cache where it is.
-
-    Parameters
-    ----------
-    backbone : Backbone
-    sentences : sequence of str
-    representation : {"tokens", "block-input", "last-token"}
-    name : str
-        Of the data set, for the cache's folder.
-
-    Returns
-    -------
-    np.ndarray
-        *tokens*: int32 (n, T). *block-input*: float32 (n, T, h + 1), the last channel 1 for tokens and 0 for
-        padding. *last-token*: float32 (n, h), centred and scaled by public constants.
-    """
-    chunks = []
-    for start in range(0, len(sentences), _CHUNK):
-        part = list(sentences[start : start + _CHUNK])
-        digest = hashlib.sha256("\n".join(part).encode()).hexdigest()[:16]
-        path = _cache_folder(backbone) / f"{name}-{representation}-{digest}.npy"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(f".{os.getpid()}.part")
-            with temporary.open("wb") as file:
-                np.save(file, _represented(backbone, part, representation))
-            temporary.replace(path)
-        chunks.append(np.load(path))
-    return np.concatenate(chunks)
-
-
-def _represented(backbone: Backbone, sentences: list[str], representation: Representation) -> np.ndarray:
-    tokens = tokenise(backbone, sentences)
-    if representation == TOKENS:
-        return tokens
-    if representation == LAST_TOKEN:
-        public = anchors(backbone)
-        with torch.no_grad():
-            return ((_last_states(backbone, tokens) - public.center) / public.scale).astype(np.float32)
-    found = []
-    with torch.no_grad():
-        for start in range(0, len(tokens), _BATCH):
-            batch = torch.from_numpy(tokens[start : start + _BATCH].astype(np.int64))
-            _, block = final_states(backbone.model, batch)
-            mask = (batch != PAD).to(block.dtype).unsqueeze(-1)
-            found.append(torch.cat([block * mask, mask], dim=-1).numpy())
-    return np.concatenate(found)
-
-
-def _last_states(backbone: Backbone, tokens: np.ndarray) -> np.ndarray:
-    """Final hidden states of the last tokens, shape (n, h), in batches of similar length."""
-    lengths = (tokens != PAD).sum(axis=1)
-    order = np.argsort(lengths, kind="stable")
-    found: np.ndarray | None = None
-    for start in range(0, len(order), _BATCH):
-        rows = order[start : start + _BATCH]
-        batch = torch.from_numpy(tokens[rows, : lengths[rows].max()].astype(np.int64))
-        last, _ = final_states(backbone.model, batch)
-        if found is None:
-            found = np.zeros((len(tokens), last.shape[1]), dtype=np.float32)
-        found[rows] = last.float().numpy()
-    assert found is not None
-    return found
-
-
-def _cache_folder(backbone: Backbone) -> Path:
-    return partition_folder().parent / "language" / backbone.identity
-
-
-def _write(path: Path, **arrays: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.npz")
-    np.savez(temporary, **arrays)
-    temporary.replace(path)
+    center: np.ndarray
+    scale: float
+    weight: np.ndarray
+    bias: np.ndarray

@@ -1,12 +1,15 @@
-"""What can be trained of a language model: read-out, head, adapters, everything. Each is an ordinary module.
+"""What can be trained of a language model: read-out, adapters, the last block, everything. Each is an ordinary module.
 
 A module's state holds its trainable parameters only; the frozen rest is shared within the process and never
-travels. Inputs are what `fedpriv.tasks.language.represent` makes, as float32 tensors; outputs are two logits.
+travels. Inputs are what :func:`fedpriv.tasks.language_features.represent` makes, as float32 tensors; outputs are two
+logits per sentence, on the input's device. Every part computes the model's own prediction (with the public bias) before
+it is trained.
 """
 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,129 +17,145 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedpriv.tasks.language import PAD, Backbone, anchors, blocks_of, load_backbone
-from fedpriv.tasks.seeds import derive_seed
+from fedpriv.tasks.language import PAD, Backbone, load_backbone
+from fedpriv.tasks.language_blocks import blocks_of
+from fedpriv.tasks.language_features import FEATURE_SCALE, anchors, last_block
 
 LORA_RANK = 8
+_BATCH = 64
+
+#: Hooks are on modules that all models of a process share, so only one of them may run at a time.
+_one_forward = threading.RLock()
 
 
-def _device() -> torch.device:
-    """Where a whole model runs."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+class _Frozen:
+    """Keeps modules and tensors out of the state of the module that holds them."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+class _Words:
+    """From final hidden states to the logits of the two words, with the public bias."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        public = anchors(backbone)
+        self.weight, self.bias = torch.from_numpy(public.weight), torch.from_numpy(public.bias)
+
+    def __call__(self, state: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, 2) of states (n, h)."""
+        found: torch.Tensor = state @ self.weight.T.to(state) + self.bias.to(state)
+        return found
 
 
 class ReadOut(nn.Module):
-    """A linear read-out of the last token's features that starts at the model's own words.
+    """A linear correction of what the model itself says, from the last token's features.
+
+    The logits are ``(W_words f + b) + (W x + w)``: the first part is the rows of the output matrix for the two words on
+    the final hidden state f, with the public bias, and is frozen; W and w start at zero, so that a ball around the
+    origin is a ball around the model as it is.
 
     Parameters
     ----------
     backbone : Backbone
-        Gives the rows of its output matrix for the two words, and the public bias between them.
+        The frozen model.
     """
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        public = anchors(backbone)
-        weight, center = torch.from_numpy(public.weight), torch.from_numpy(public.center)
-        self.linear = nn.Linear(weight.shape[1], 2)
-        with torch.no_grad():
-            self.linear.weight.copy_(weight * public.scale)
-            self.linear.bias.copy_(weight @ center + torch.from_numpy(public.bias))
+        public, words = anchors(backbone), _Words(backbone)
+        center = torch.from_numpy(public.center)
+        # x = (f - center) * FEATURE_SCALE / scale
+        self._start = _Frozen((words.weight * (public.scale / FEATURE_SCALE), words(center)))
+        self.linear = nn.Linear(words.weight.shape[1], 2)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits (n, 2)."""
-        logits: torch.Tensor = self.linear(x)
+        """Return logits (n, 2) from features (n, h)."""
+        weight, bias = self._start.held
+        logits: torch.Tensor = self.linear(x) + x @ weight.T.to(x) + bias.to(x)
         return logits
 
 
-class _Frozen:
-    """Keeps a module out of the state of the one that holds it."""
+class _Adapter(nn.Module):
+    """Low-rank update ``B A`` of one projection: A is random and fixed, B is trained and starts at zero.
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
-
-class _Adapters(nn.Module):
-    """Low-rank updates of the query and value projections of some blocks; only B is trained (LoRA-FA).
-
-    ``W x`` becomes ``W x + B A x / r`` with a fixed random A and B = 0 at the start (Hu et al. 2022).
+    Hu et al. 2022 (arXiv:2106.09685) train both; with two-point quotients that stalls, since both factors move at
+    once. B alone also halves what travels (Zhang et al. 2023, arXiv:2308.03303).
     """
 
-    def __init__(self, blocks: list[Any], seed: int) -> None:
+    def __init__(self, shape: torch.Size, generator: torch.Generator) -> None:
         super().__init__()
-        self._blocks = _Frozen(blocks)
-        self.b = nn.ParameterDict()
-        generator = torch.Generator().manual_seed(derive_seed(seed, "adapters") & (2**63 - 1))
-        self._a: dict[str, torch.Tensor] = {}
-        for index, block in enumerate(blocks):
-            for name in ("q_proj", "v_proj"):
-                projection = getattr(block.self_attn, name)
-                key = f"{name}_{index}"
-                self.b[key] = nn.Parameter(torch.zeros(projection.out_features, LORA_RANK))
-                a = torch.randn(LORA_RANK, projection.in_features, generator=generator)
-                self._a[key] = a / projection.in_features**0.5
+        outputs, inputs = shape
+        self.b = nn.Parameter(torch.zeros(outputs, LORA_RANK))
+        self._a = _Frozen(torch.randn(LORA_RANK, inputs, generator=generator) / inputs**0.5)
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        """Within the context the blocks compute with the adapters."""
-        hooks = [
-            getattr(block.self_attn, name).register_forward_hook(self._hook(f"{name}_{index}"))
-            for index, block in enumerate(self._blocks.module)
-            for name in ("q_proj", "v_proj")
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+    def update(self) -> torch.Tensor:
+        """Return the update of the matrix, (outputs, inputs)."""
+        found: torch.Tensor = self.b @ self._a.held.to(self.b)
+        return found
 
-    def _hook(self, key: str) -> Any:
-        def add(module: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-            x, b = args[0], self.b[key]
-            a = self._a[key].to(device=x.device, dtype=x.dtype)
-            return output + (x @ a.T) @ b.to(device=x.device, dtype=x.dtype).T / LORA_RANK
-
-        return add
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the update's part of the projection of x."""
+        found: torch.Tensor = (x @ self._a.held.T.to(x)) @ self.b.T.to(x)
+        return found
 
 
 class LastBlock(nn.Module):
-    """Adapters in the last block, which sees its cached input; the words are read out as they are.
+    """Adapters on queries and values of the last block, which sees what its last token attends to, cached.
 
     Parameters
     ----------
     backbone : Backbone
-    seed : int
+        Of a kind in :data:`fedpriv.tasks.language_blocks.SUPPORTED`.
+    generator : torch.Generator
         Of the adapters' fixed part.
     """
 
-    def __init__(self, backbone: Backbone, seed: int) -> None:
+    def __init__(self, backbone: Backbone, generator: torch.Generator) -> None:
         super().__init__()
-        model = backbone.model
-        self._frozen = _Frozen((blocks_of(model)[-1], _last_norm(model), _rotary(model)))
-        self.adapters = _Adapters([blocks_of(model)[-1]], seed)
-        public = anchors(backbone)
-        self._words = torch.from_numpy(public.weight)
-        self._bias = torch.from_numpy(public.bias)
+        parts = last_block(backbone)
+        self._parts, self._words = _Frozen(parts), _Words(backbone)
+        for name in ("q", "v"):
+            self.add_module(name, _Adapter(parts.weights[name].shape, generator))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits (n, 2) from (n, T, h + 1)."""
-        block, norm, rotary = self._frozen.module
-        hidden, lengths = x[..., :-1], x[..., -1].sum(dim=1).long()
-        longest = int(lengths.max())
-        hidden = hidden[:, :longest]
-        positions = torch.arange(longest).unsqueeze(0)
-        mask = torch.full((longest, longest), torch.finfo(hidden.dtype).min).triu(1)
-        with self.adapters.attached():
-            output = block(
-                hidden,
-                attention_mask=mask[None, None].expand(len(x), 1, -1, -1),
-                position_ids=positions,
-                position_embeddings=rotary(hidden, positions),
-            )
-        output = output[0] if isinstance(output, tuple) else output
-        last = norm(output[torch.arange(len(x)), lengths - 1])
-        logits: torch.Tensor = last @ self._words.T + self._bias
-        return logits
+        """Return logits (n, 2) from what :func:`~fedpriv.tasks.language_blocks.pack_attended` packs."""
+        parts = self._parts.held
+        hidden = parts.hidden
+        weights = {**parts.weights, **{k: parts.weights[k] + getattr(self, k).update() for k in ("q", "v")}}
+        normed = x[:, :-1, :hidden]
+        keys = x[:, :-1, hidden:].unflatten(-1, (parts.key_heads, parts.head_size))
+        return self._words(
+            parts.last_state(weights, normed, keys, residual=x[:, -1, :hidden], lengths=x[:, -1, hidden])
+        )
+
+
+class WholeLastBlock(nn.Module):
+    """Every parameter of the last block and of the final norm, on the block's cached input.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        Of a kind in :data:`fedpriv.tasks.language_blocks.SUPPORTED`.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        parts = last_block(backbone)
+        self._parts, self._words = _Frozen(parts), _Words(backbone)
+        self.weights = nn.ParameterDict(parts.weights)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, 2) from the block's input (n, T, h + 1), last channel 1 for tokens and 0 for padding."""
+        parts, weights = self._parts.held, dict(self.weights.items())
+        states, lengths = x[..., :-1], x[..., -1].sum(dim=1)
+        last = (lengths.long() - 1)[:, None, None].expand(-1, 1, states.shape[-1])
+        normed = parts.norm(states, weights["input_norm"])
+        keys = parts.keys(weights, normed)
+        residual = states.gather(1, last).squeeze(1)
+        return self._words(parts.last_state(weights, normed, keys, residual, lengths))
 
 
 class _Whole(nn.Module):
@@ -144,95 +163,125 @@ class _Whole(nn.Module):
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        self._words_of = backbone.words
-        self._bias = torch.from_numpy(anchors(backbone).bias)
+        self._words = _Words(backbone)
 
-    def _logits(self, base: Any, output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        device = next(base.parameters()).device
-        tokens = x.long().to(device)
+    def _run(self, base: Any, x: torch.Tensor, output: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits of tokens; `output` holds the rows of the two words where they are trained."""
+        if not torch.is_grad_enabled() and len(x) > _BATCH:
+            return torch.cat([self._run(base, part, output) for part in x.split(_BATCH)])
+        tokens = x.long().to(next(base.parameters()).device)
         lengths = (tokens != PAD).sum(dim=1)
         tokens = tokens[:, : int(lengths.max())]
         hidden = base(tokens.clamp_min(0), use_cache=False).last_hidden_state
-        last = hidden[torch.arange(len(tokens), device=device), lengths - 1]
-        logits: torch.Tensor = last @ output[self._words_of].T + self._bias.to(device)
-        return logits
+        last = hidden[torch.arange(len(tokens), device=tokens.device), lengths - 1]
+        logits = self._words(last) if output is None else last @ output.T + self._words.bias.to(last)
+        return logits.to(x.device)
 
 
 class AllAdapters(_Whole):
-    """Adapters in every block.
+    """Adapters on queries and values of every block.
 
     Parameters
     ----------
     backbone : Backbone
-        Moved to the accelerator where there is one.
-    seed : int
+        Shared and frozen, on the accelerator where there is one.
+    generator : torch.Generator
         Of the adapters' fixed part.
     """
 
-    def __init__(self, backbone: Backbone, seed: int) -> None:
+    def __init__(self, backbone: Backbone, generator: torch.Generator) -> None:
         super().__init__(backbone)
-        self._frozen = _Frozen(backbone.model.to(_device()))
-        self.adapters = _Adapters(list(blocks_of(backbone.model)), seed)
+        model = backbone.model
+        self._frozen = _Frozen(model)
+        projections = {}
+        for index, block in enumerate(blocks_of(model)):
+            for name in ("q_proj", "v_proj"):
+                if not hasattr(block.self_attn, name):
+                    raise ValueError(
+                        f"run config: model = 'lora': should go with a language-model with {name}, got "
+                        f"{type(model).__name__}; use readout, head or all"
+                    )
+                projections[f"{index}_{name[0]}"] = getattr(block.self_attn, name)
+        self._projections = _Frozen(projections)
+        self.adapters = nn.ModuleDict(
+            {key: _Adapter(linear.weight.shape, generator) for key, linear in projections.items()}
+        ).to(next(model.parameters()).device)
+
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
+        with _one_forward:
+            hooks = [
+                linear.register_forward_hook(
+                    lambda module, args, output, adapter=self.adapters[key]: output + adapter(args[0])
+                )
+                for key, linear in self._projections.held.items()
+            ]
+            try:
+                yield
+            finally:
+                for hook in hooks:
+                    hook.remove()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits (n, 2) from token ids (n, T)."""
-        model = self._frozen.module
-        with self.adapters.attached():
-            return self._logits(model.base_model, model.get_output_embeddings().weight, x)
+        with self._attached():
+            return self._run(self._frozen.held.base_model, x)
 
 
 class AllParameters(_Whole):
     """Every parameter of the model; an output matrix that is tied to the embedding counts once.
 
+    Of an output matrix of its own only the rows of the two words are trained: the others have no part in the loss.
+
     Parameters
     ----------
     backbone : Backbone
-        Copied.
+        Copied, on the accelerator where there is one.
     """
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)
-        self.base = copy.deepcopy(backbone.model.base_model).to(_device()).requires_grad_(True)
-        embedding = backbone.model.get_input_embeddings().weight
-        output = backbone.model.get_output_embeddings().weight
+        model = backbone.model
+        self.base = copy.deepcopy(model.base_model).requires_grad_(True)
+        rows = model.get_output_embeddings().weight
+        self._ids = backbone.words
         self.output: nn.Parameter | None = None
-        if output is not embedding:
-            self.output = nn.Parameter(output.detach().clone().to(_device()))
+        if rows is not model.get_input_embeddings().weight:
+            self.output = nn.Parameter(rows[self._ids].detach().clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits (n, 2) from token ids (n, T)."""
-        output = self.base.get_input_embeddings().weight if self.output is None else self.output
-        return self._logits(self.base, output, x)
-
-
-def _last_norm(model: Any) -> Any:
-    base = model.base_model
-    for owner in (base, getattr(base, "decoder", None)):
-        for name in ("norm", "final_layer_norm"):
-            if owner is not None and getattr(owner, name, None) is not None:
-                return getattr(owner, name)
-    raise ValueError(f"language.model: {type(model).__name__} has no final norm that is known here")
-
-
-def _rotary(model: Any) -> Any:
-    rotary = getattr(model.base_model, "rotary_emb", None)
-    if rotary is None:
-        raise ValueError(
-            f"model = 'last-block' needs rotary positions, which {type(model).__name__} has not; use readout, head, "
-            "lora or all"
-        )
-    return rotary
+        output = self.base.get_input_embeddings().weight[self._ids] if self.output is None else self.output
+        return self._run(self.base, x, output)
 
 
 def build(part: str, backbone_name: str, seed: int) -> nn.Module:
-    """Build a trainable part: ``readout``, ``last-block``, ``lora`` or ``all``."""
+    """Build a trainable part.
+
+    Parameters
+    ----------
+    part : {"readout", "last-block", "last-block-all", "lora", "all"}
+        What is trained.
+    backbone_name : str
+        The language model.
+    seed : int
+        Of the adapters' fixed part; everyone in a run has the same.
+
+    Raises
+    ------
+    ValueError
+        For another part, or one that the model's architecture does not allow.
+    """
     backbone = load_backbone(backbone_name)
+    generator = torch.Generator().manual_seed(seed)
     if part == "readout":
         return ReadOut(backbone)
     if part == "last-block":
-        return LastBlock(backbone, seed)
+        return LastBlock(backbone, generator)
+    if part == "last-block-all":
+        return WholeLastBlock(backbone)
     if part == "lora":
-        return AllAdapters(backbone, seed)
+        return AllAdapters(backbone, generator)
     if part == "all":
         return AllParameters(backbone)
-    raise ValueError(f"part must be one of readout, last-block, lora, all, got {part!r}")
+    raise ValueError(f"part must be one of readout, last-block, last-block-all, lora, all, got {part!r}")

@@ -170,5 +170,5 @@ MODEL_BUILDERS: Mapping[str, Callable[..., nn.Module]] = {
     "mlp": MLP,
     "cnn": GroupNormCNN,
     "head": ClippedLogisticRegression,
-    **{part: _language(part) for part in ("readout", "last-block", "lora", "all")},
+    **{part: _language(part) for part in ("readout", "last-block", "last-block-all", "lora", "all")},
 }

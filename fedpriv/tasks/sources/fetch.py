@@ -41,7 +41,7 @@ def client_command(source: Source) -> list[str]:
     if source.client == "npm":
         return ["npm", "pack", "--silent", f"{package}@{source.version}"]
     if source.client in ("pip", "pip-sdist"):
-        kind = "--only-binary=:all:" if source.client == "pip" else "--no-binary=:all:"
+        kind = "--only-binary=:all:" if source.client == "pip" else f"--no-binary={package}"
         pinned = f"{package}=={source.version}"
         return [
             sys.executable,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 
@@ -22,16 +21,16 @@ def convert_gguf(folder: Path, target: Path) -> int:
     files = sorted(folder.glob("*.gguf"))
     if len(files) != 1:
         raise ValueError(f"{len(files)} GGUF files, expected one")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        import gguf  # noqa: F401  (transformers needs it to read the file)
+        import accelerate  # noqa: F401  (transformers needs both to read the file)
+        import gguf  # noqa: F401
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise ValueError(f"{error.name} is not installed; type: pip install 'fedpriv[language]'") from error
-    quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=files[0].name)
+    quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=files[0].name, local_files_only=True)
     # A model that came from a GGUF file refuses to be saved; a fresh one with the same state does not.
     plain = AutoModelForCausalLM.from_config(quantised.config)
     plain.load_state_dict(quantised.state_dict())
     plain.save_pretrained(target)
-    AutoTokenizer.from_pretrained(folder, gguf_file=files[0].name).save_pretrained(target)
+    AutoTokenizer.from_pretrained(folder, gguf_file=files[0].name, local_files_only=True).save_pretrained(target)
     return sum(parameter.numel() for parameter in plain.parameters())
