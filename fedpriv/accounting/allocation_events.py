@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedpriv.accounting.allocation_gram import Core, Reduction, cores, matrix_curves, reductions
 from fedpriv.accounting.allocation_profile import COARSE, STANDARD, Resolution, allocation_law
 from fedpriv.accounting.allocation_renyi import allocation_curves
@@ -101,7 +103,7 @@ class RandomAllocation(PrivacyEvent):
         if self.noise_multiplier == 0:
             return DirectionalCurves.symmetric(gaussian_curve(0.0, orders))
         if self.matrix is None:
-            curves = allocation_curves(self._kept_multiplier(), self.bins, orders)
+            curves = _independent_curves(self._kept_multiplier(), self.bins, orders.tobytes())
         else:
             curves = matrix_curves(self.matrix, self.bins, self.noise_multiplier, orders)
         return curves.scaled(self.epochs) if self.redraw else curves
@@ -182,6 +184,12 @@ class RandomAllocation(PrivacyEvent):
         if side == "lower":
             law = law.diluted(bins, self.bins)
         return compose_ratio_law(law, repeats, delta)
+
+
+@lru_cache(maxsize=64)
+def _independent_curves(noise_multiplier: float, bins: int, orders: bytes) -> DirectionalCurves:
+    """Cached: a ledger asks for the curves of the same event after every round."""
+    return allocation_curves(noise_multiplier, bins, np.frombuffer(orders))
 
 
 @lru_cache(maxsize=256)
