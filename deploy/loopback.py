@@ -293,7 +293,11 @@ class Project:
                         os.kill(pid, sign)
                 if left:
                     time.sleep(0.5)
-        shutil.rmtree(self.state, ignore_errors=True)
+        for path in self.state.glob("*"):  # logs stay
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.suffix != ".log":
+                path.unlink()
 
     def pid(self, name: str) -> int | None:
         """Process id of a running service; None where it is not kept or just being started again."""

@@ -29,10 +29,13 @@ class ProcessFederation:
     ----------
     folder : Path
         Empty; gets the compose files, ``deploy/`` and the Makefile.
+    silo_options : str
+        More node config of all silos.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, silo_options: str = "") -> None:
         self.folder = folder
+        self.sizes: list[int] = []
         for name in ("docker-compose.yml", "docker-compose.silo.yml", "Makefile"):
             shutil.copy(ROOT / name, folder / name)
         (folder / "deploy").mkdir()
@@ -44,7 +47,26 @@ class ProcessFederation:
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
             "NO_COLOR": "1",
+            "SILO_OPTIONS": f'data-path="/app/data/records.csv" {silo_options}',
         }
+
+    def write_tables(self) -> list[int]:
+        """Give each silo its own part of the breast-cancer table, all of different sizes; their numbers of rows."""
+        import numpy as np
+        from sklearn.datasets import load_breast_cancer
+
+        table = load_breast_cancer(as_frame=True).frame
+        shuffled = table.iloc[np.random.default_rng(0).permutation(len(table))]
+        parts = [shuffled[:250], shuffled[250:430], shuffled[430:]]
+        for silo, part in zip(SILOS, parts, strict=True):
+            folder = self.folder / "deploy" / "data" / f"silo-{silo}"
+            folder.mkdir(parents=True, exist_ok=True)
+            part.to_csv(folder / "records.csv", index=False)
+        return [len(part) for part in parts]
+
+    def account(self, silo: int) -> Path:
+        """A silo's own account."""
+        return self.folder / "deploy" / "silos" / f"silo-{silo}" / "account.jsonl"
 
     @property
     def runs(self) -> Path:
@@ -56,7 +78,7 @@ class ProcessFederation:
         """Command line that takes the place of docker compose."""
         return [sys.executable, str(self.folder / "deploy" / "loopback.py")]
 
-    def make(self, target: str, timeout: float = 400.0, **variables: str) -> subprocess.CompletedProcess[str]:
+    def make(self, target: str, timeout: float = 1500.0, **variables: str) -> subprocess.CompletedProcess[str]:
         """``make target`` with the environment that runs the tests."""
         installed = Path(sys.prefix) / "installed"
         values = {"VENV": sys.prefix, "APP": str(ROOT), "COMPOSE": " ".join(self.loopback)} | variables

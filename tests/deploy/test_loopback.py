@@ -90,7 +90,8 @@ def test_services_start_in_order_restart_when_killed_and_leave_nothing(tmp_path:
     finally:
         assert call(file, "down").returncode == 0
     assert not any(loopback()._alive(pid) for pid in processes)
-    assert not (tmp_path / "deploy" / "state" / "loopback" / "small").exists()
+    left = (tmp_path / "deploy" / "state" / "loopback" / "small").iterdir()
+    assert {path.name for path in left} == {"server.log", "user.log"}
 
 
 def test_a_dependency_that_is_not_healthy_stops_the_start(

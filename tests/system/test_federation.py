@@ -1,4 +1,4 @@
-"""The compose file's federation, as processes: TLS, authentication, three silos; and a fourth that joins."""
+"""The compose file's federation, as processes: TLS, authentication, three silos with their own tables."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.federation.processes import ProcessFederation
+from benchmarks.federation.processes import SILOS, ProcessFederation
 from fedpriv.ledger import read_ledger
 from fedpriv.reporting import read_report
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+RECORD_LEVEL = (
+    'name="records" unit="record" stages="train" task="breast-cancer" record.rounds=2 record.local-steps=4 '
+    "record.learning-rate=1.0 target-epsilon=6.0"
+)
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFederation]:
     """Brought up by ``make federation-up``; taken down by ``make federation-down``, which leaves no process."""
-    found = ProcessFederation(tmp_path_factory.mktemp("federation"))
+    found = ProcessFederation(tmp_path_factory.mktemp("federation"), "max-epsilon=20.0 delta=1e-5")
+    found.sizes = found.write_tables()
     try:
         up = found.make("federation-up")
         assert up.returncode == 0, up.stdout[-3000:]
@@ -28,6 +34,43 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFede
         down = found.make("federation-down")
     assert down.returncode == 0
     assert found.marked_processes() == []
+
+
+def test_three_silos_train_on_their_own_tables(federation: ProcessFederation) -> None:
+    """Two rounds of record-level training: report, server's ledger and every silo's own account agree."""
+    done = federation.make("federation-run", CONFIG=RECORD_LEVEL)
+    assert done.returncode == 0, done.stdout[-5000:]
+    folder = federation.runs / "records"
+    report, ledger = read_report(folder), read_ledger(folder / "ledger.jsonl")
+    (train,) = report.stages
+    assert report.unit == ledger.unit == "record"
+    assert [(r.round, r.released, r.survivors) for r in train.rounds] == [(1, True, 3), (2, True, 3)]
+    assert 5.9 < report.views["server"].epsilon <= 6.0
+    assert report.views["server"].epsilon == ledger.epsilon("server", report.delta).epsilon
+    assert report.final_accuracy is not None and report.final_accuracy > 0.8
+    trained = [size - round(0.25 * size) for size in federation.sizes]  # a quarter is kept for validation
+    assert f"records per silo (declared public): {', '.join(map(str, sorted(trained)))}" in done.stdout
+    for silo in SILOS:
+        account = read_ledger(federation.account(silo))
+        assert [(e.run, e.round, e.status) for e in account.entries] == [
+            ("records", 1, "committed"),
+            ("records", 2, "committed"),
+        ]
+        assert [e.realised["records"] for e in account.entries] == [trained[silo - 1]] * 2
+        assert account.epsilon("server", report.delta).epsilon == pytest.approx(
+            report.views["server"].epsilon
+        )
+
+
+def test_what_silos_keep_is_for_their_owners_alone(federation: ProcessFederation) -> None:
+    for silo in SILOS:
+        folder = federation.account(silo).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+        kept = [path for path in folder.rglob("*") if path.is_file()]
+        assert kept and all(path.stat().st_mode & 0o777 == 0o600 for path in kept)
+    for secret in (federation.folder / "deploy" / "secrets").iterdir():
+        public = secret.suffix in (".crt", ".pem", ".pub")
+        assert secret.stat().st_mode & 0o777 == (0o644 if public else 0o600), secret
 
 
 def wait_for_words(federation: ProcessFederation, words: str, seconds: float = 90.0) -> None:
