@@ -163,22 +163,39 @@ class NoisedSteps:
         check_positive(learning_rate=learning_rate)
         check_integer(1, num_records=gradients.num_records)
         weights = ball.project(np.asarray(start, dtype=np.float64))
-        expected = self.sampling_rate * gradients.num_records
+        for _ in range(self.steps):
+            mean = self.noised_mean(weights, gradients, source, on_failure)
+            weights = ball.project(weights - learning_rate * mean)
+        return weights
+
+    def noised_mean(
+        self,
+        weights: NDArray[np.float64],
+        gradients: RecordGradients,
+        source: RandomSource,
+        on_failure: Callable[[BaseException], None] = lambda error: None,
+        most_records: int = _MOST_RECORDS,
+    ) -> NDArray[np.float64]:
+        """One noised sum over a fresh batch, divided by the fixed expected batch, shape of the weights.
+
+        Parameters
+        ----------
+        most_records : int
+            Records that ``gradients`` is asked for at once.
+        """
+        batch = poisson_records(gradients.num_records, self.sampling_rate, source)
+        total = rounded_gaussian(self.noise_std_units, weights.size, source)
+        failures: list[BaseException] = []
+        chunk = max(1, min(most_records, _CHUNK_NUMBERS // weights.size))
         # Warnings that the engineer has turned into exceptions must not make the outcome depend on a record.
         with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-            for _ in range(self.steps):
-                batch = poisson_records(gradients.num_records, self.sampling_rate, source)
-                total = rounded_gaussian(self.noise_std_units, weights.size, source)
-                failures: list[BaseException] = []
-                chunk = max(1, min(_MOST_RECORDS, _CHUNK_NUMBERS // weights.size))
-                for first in range(0, len(batch), chunk):
-                    rows = _rows(gradients, weights, batch[first : first + chunk], failures)
-                    total += encoded_sum(rows, self.codec)
-                if failures:
-                    on_failure(failures[0])
-                step = learning_rate * (self.codec.decode(total) / expected)
-                weights = ball.project(weights - step)
-        return weights
+            for first in range(0, len(batch), chunk):
+                rows = _rows(gradients, weights, batch[first : first + chunk], failures)
+                total += encoded_sum(rows, self.codec)
+        if failures:
+            on_failure(failures[0])
+        mean: NDArray[np.float64] = self.codec.decode(total) / (self.sampling_rate * gradients.num_records)
+        return mean
 
 
 def _rows(

@@ -114,7 +114,7 @@ class RecordRounds:
 
     def play(self, server_round: int, arrays: ArrayRecord) -> AverageOutcome:
         """One round; says when the number of silos that do not train changes."""
-        outcome = self._strategy.train_round(self._run.grid, server_round, arrays, self._run.clients)
+        outcome = self._strategy.train_round(self._run.grid, server_round, arrays, clients=self._run.clients)
         if outcome.arrays is not None:
             self._trained.append(outcome.trained)
         if outcome.note not in ("", self._told):
