@@ -54,7 +54,7 @@ class Method:
     batch: int = 0
 
 
-SIGN_RATES = (0.1, 0.3, 1.0, 3.0)
+SIGN_RATES = (0.3, 1.0, 3.0, 10.0)
 MEAN_RATES = (30.0, 100.0, 300.0, 1000.0)
 #: Sixteen directions cost sixteen times the forward passes: a fifth of the rounds, with rates to match.
 MANY_RATES, MANY_SHARE = (100.0, 300.0, 1000.0, 3000.0), 5
