@@ -60,6 +60,13 @@ def objective(arrays: dict[str, Any], context: Context) -> Any:
     return client_objective(settings, partition, arrays)
 
 
+def initial(context: Context) -> Any:
+    """The model that the run starts from, built here instead of received."""
+    from fedpriv.tasks.zeroth_order import initial_arrays
+
+    return initial_arrays(_place(context)[0])
+
+
 def gradients(arrays: dict[str, Any], context: Context) -> Any:
     """Gradients of this silo's records, clipped and noised before anything is computed from them; stay here."""
     from fedpriv.tasks.record_training import record_gradients
@@ -71,7 +78,7 @@ def gradients(arrays: dict[str, Any], context: Context) -> Any:
     mods=[
         dp_hype_mod(candidate_loss),
         private_evaluation_mod(count_correct),
-        zeroth_order_mod(objective),
+        zeroth_order_mod(objective, initial),
         pac_zero_mod(objective),
         record_level_mod(gradients),
         client_level_dp_mod,

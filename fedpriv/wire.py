@@ -92,6 +92,7 @@ PURPOSE_UPDATE = "update"
 PURPOSE_EVALUATE = "evaluate"
 PURPOSE_ZEROTH_ORDER = "zeroth-order"
 PURPOSE_RECORD_LEVEL = "record-level"
+PURPOSE_RECORD_ZEROTH_ORDER = "record-zeroth-order"
 PURPOSE_PAC_ZERO = "pac-zero"
 PURPOSE_ALLOCATION = "allocation"
 NOISE_SHARE_STD = "share-std"  # float: standard deviation of the client's noise share, grid steps

@@ -15,7 +15,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 from benchmarks.faults.measure import Outcome, crash_and_resume
 from benchmarks.faults.points import POINTS, Point
-from benchmarks.faults.report import replace_section, server_table, silo_table
+from benchmarks.faults.report import account_table, replace_section, server_table, silo_table
 from benchmarks.faults.silos import DEATHS, SiloOutcome, exchanges, lose_a_silo
 from benchmarks.output import Stopwatch, environment, quiet, write_results
 
@@ -61,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     watch = Stopwatch()
     chosen = [point for point in POINTS if not options.points or point.key in options.points]
     servers, silos = measure_server(chosen, watch), measure_silos()
-    text = f"{server_table(servers)}\n{silo_table(silos)}\nMade by `python -m benchmarks.faults`: {environment()}.\n"
+    inside = [found for point, found in zip(chosen, servers, strict=True) if "unit" in point.config]
+    clients = [found for found in servers if found not in inside]
+    text = f"{server_table(clients)}\n{account_table(inside)}\n{silo_table(silos)}\nMade by `python -m benchmarks.faults`: {environment()}.\n"
     print("\n" + text)
     data = {"server": [asdict(found) for found in servers], "silos": [asdict(found) for found in silos]}
     write_results(options.output or Path(__file__).parent / "results", "faults", text, data)

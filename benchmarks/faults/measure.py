@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.points import Point
-from benchmarks.faults.recording import Exchange, digest, read_exchanges, run_recorded
+from benchmarks.faults.recording import ANSWERED, Exchange, digest, read_exchanges, run_recorded
 from fedpriv import wire
 from fedpriv.ledger import LedgerReader, read_ledger
 from fedpriv.reporting import read_report
@@ -51,6 +51,10 @@ class Outcome:
         Sums whose unmask requests had left before it.
     charged, sent : int
         The same after the resumed run.
+    account_before, models_before : int
+        After the crash: rounds that the first silo's own account charges, and masked models that left the silo.
+    account, models : int
+        The same after the resumed run; all are 0 in a run whose unit is the client.
     repeated : str
         Releases that were charged twice.
     rounds : str
@@ -68,6 +72,10 @@ class Outcome:
     sent_before: int = 0
     charged: int = 0
     sent: int = 0
+    account_before: int = 0
+    models_before: int = 0
+    account: int = 0
+    models: int = 0
     repeated: str = "nothing"
     rounds: str = ""
     epsilon: float = 0.0
@@ -126,6 +134,7 @@ def crash_and_resume(point: Point, folder: Path) -> Outcome:
     charged = _charged(ledger)
     outcome.charged_before, outcome.sent_before = charged.total(), _sent(before).total()
     _under_counts(outcome, "after the crash", before, charged)
+    outcome.account_before, outcome.models_before = _accounts(outcome, "after the crash", run, before)
     state = run.load_checkpoint()
     expected = ""
     if state is not None:
@@ -164,11 +173,12 @@ def _inspect(
     charged = _charged(ledger)
     outcome.charged, outcome.sent = charged.total(), _sent([*before, *later]).total()
     _under_counts(outcome, "at the end", [*before, *later], charged)
+    outcome.account, outcome.models = _accounts(outcome, "at the end", run, [*before, *later])
     twice = sorted(place for place, count in charged.items() if count > 1)
     outcome.repeated = _places(twice)
     train = next(stage for stage in report.stages if stage.name == "train")
     done = [record.round for record in train.rounds]
-    planned = int(report.settings["train.rounds"])
+    planned = int(report.settings["record.rounds" if report.unit == "record" else "train.rounds"])
     outcome.rounds = f"{len(done)} of {planned}"
     outcome.epsilon = report.views["server"].epsilon
     models = [found.model for found in later if found.model and found.stage == "train"]
@@ -218,6 +228,24 @@ def _under_counts(
     for place, count in _sent(exchanges).items():
         if charged[place] < count:
             outcome.problems.append(f"{when}, {place}: {count} sums opened, {charged[place]} charged")
+
+
+def _accounts(outcome: Outcome, when: str, run: RunFolder, exchanges: list[Exchange]) -> tuple[int, int]:
+    """What the first silo's account charges and what left it; every silo must have paid for what left it."""
+    found = (0, 0)
+    for path in sorted((run.path / "silos").glob("silo-*/account.jsonl")):
+        silo = int(path.parent.name.removeprefix("silo-"))
+        paid = _charged(read_ledger(path))
+        left = Counter(
+            answer.place for answer in exchanges if answer.exchange == ANSWERED and silo in answer.partitions
+        )
+        for place, count in left.items():
+            if paid[place] < count:
+                outcome.problems.append(
+                    f"{when}, silo {silo}, {place}: {count} models left, {paid[place]} charged"
+                )
+        found = (paid.total(), left.total()) if silo == 0 else found
+    return found
 
 
 def _lost(exchanges: list[Exchange], ledger: LedgerReader | None, state: Any) -> str:

@@ -6,18 +6,25 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedpriv import wire
 from fedpriv.testing import LocalGrid
 from fedpriv.testing.local_grid import RUN_ID, SERVER_NODE_ID
 
-_STAGES = {wire.PURPOSE_VOTE: "tune", wire.PURPOSE_UPDATE: "train", wire.PURPOSE_EVALUATE: "evaluate"}
+_STAGES = {
+    wire.PURPOSE_VOTE: "tune",
+    wire.PURPOSE_UPDATE: "train",
+    wire.PURPOSE_RECORD_LEVEL: "train",
+    wire.PURPOSE_EVALUATE: "evaluate",
+}
+#: Name of a line that says whose masked vectors have come in.
+ANSWERED = "answered"
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class Exchange:
         What was summed, as the ledger names it; round 0 before the first request that says it.
     model : str
         Digest of the model that was sent; "" where none was.
+    partitions : list of int
+        Clients whose masked vectors came in; only on a line named ``ANSWERED``.
     """
 
     exchange: str
@@ -41,6 +50,7 @@ class Exchange:
     stage: str
     round: int
     model: str = ""
+    partitions: list[int] = field(default_factory=list)
 
     @property
     def place(self) -> tuple[str, int]:
@@ -71,15 +81,26 @@ class RecordingGrid(LocalGrid):
 
     def exchange(self, found: Exchange, messages: list[Message]) -> list[Message]:
         """One exchange."""
+        self._write(found)
+        replies = super().send_and_receive(messages)
+        if found.exchange == wire.STAGE_MASKED_INPUT:
+            sources = [
+                self.partition_of(reply.metadata.src_node_id) for reply in replies if reply.has_content()
+            ]
+            self._write(replace(found, exchange=ANSWERED, model="", partitions=sources))
+        return replies
+
+    def _write(self, found: Exchange) -> None:
         descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, json.dumps(asdict(found)).encode() + b"\n")
         os.close(descriptor)
-        return super().send_and_receive(messages)
 
     def _describe(self, content: RecordDict) -> Exchange:
-        record = content.config_records[wire.RECORD_SECURE_SUM]
+        record = content.get(wire.RECORD_SECURE_SUM)
+        if not isinstance(record, ConfigRecord):
+            return Exchange("check", "", "train", 0)  # of silos, before the first round
         stage = _STAGES.get(str(record.get(wire.FIELD_PURPOSE, "")), self._place[0])
-        update = content.get(wire.RECORD_UPDATE)
+        update = content.get(wire.RECORD_UPDATE) or content.get(wire.RECORD_RECORD_LEVEL)
         if isinstance(update, Mapping):
             self._round = int(str(update[wire.UPDATE_ROUND]))
             self._place = stage, self._round

@@ -38,6 +38,31 @@ def server_table(outcomes: Sequence[Outcome]) -> str:
     )
 
 
+def account_table(outcomes: Sequence[Outcome]) -> str:
+    """One row per point of a record-level run; what the silo that died has charged in its own account."""
+    header = [
+        "record-level run killed in round 2 of 4",
+        "restarts after",
+        "silo: charged / models left it, then",
+    ]
+    header += ["in the end", "server: charged / opened in the end", "rounds in the model", "epsilon of 8"]
+    return markdown_table(
+        header,
+        (
+            (
+                outcome.words,
+                outcome.at_restart,
+                f"{outcome.account_before} / {outcome.models_before}",
+                f"{outcome.account} / {outcome.models}",
+                f"{outcome.charged} / {outcome.sent}",
+                outcome.rounds,
+                f"{outcome.epsilon:.3f}",
+            )
+            for outcome in outcomes
+        ),
+    )
+
+
 def silo_table(outcomes: Sequence[SiloOutcome]) -> str:
     """One row per exchange in which a silo died."""
     header = [

@@ -55,15 +55,17 @@ class Method:
 
 
 SIGN_RATES = (0.3, 1.0, 3.0, 10.0)
+#: A coin in every other step wants shorter ones.
+PAC_RATES = (0.1, 0.3, 1.0, 3.0)
 MEAN_RATES = (30.0, 100.0, 300.0, 1000.0)
 #: Sixteen directions cost sixteen times the forward passes: a fifth of the rounds, with rates to match.
 MANY_RATES, MANY_SHARE = (100.0, 300.0, 1000.0, 3000.0), 5
 METHODS = (
     Method("MeZO, no privacy (64 a step)", "mezo", rates=MEAN_RATES, batch=64),
     Method("sign of the full quotient, no privacy", "sign", rates=SIGN_RATES),
-    Method("PACZero-ZPL", "zpl", rates=SIGN_RATES),
+    Method("PACZero-ZPL", "zpl", rates=PAC_RATES),
     *(
-        Method(f"PACZero-MI, {nats:g} nats", "mi", nats, rates=SIGN_RATES)
+        Method(f"PACZero-MI, {nats:g} nats", "mi", nats, rates=PAC_RATES)
         for nats in (1e-4, 0.11, 0.33, 0.68)
     ),
     *(

@@ -214,8 +214,12 @@ def compare_matrices(
     families: Iterable[MatrixKind] = FAMILIES,
     band: int = 4,
     buffers: int = 3,
+    *,
+    bands: Iterable[int] = (),
+    redraw: bool = False,
+    conditional: bool = False,
 ) -> list[MatrixChoice]:
-    """Calibrate every family for bins kept over all epochs; the first of the list has the smallest error.
+    """Calibrate every family; the first of the list has the smallest error.
 
     Parameters
     ----------
@@ -229,26 +233,90 @@ def compare_matrices(
         p of the banded families, at most ``bins``.
     buffers : int
         Number of buffers of the BLT.
+    bands : iterable of int
+        Bands to choose from instead: for each banded family the one with the smallest error, on a coarse grid.
+    redraw : bool
+        Bins are drawn again each epoch; the matrix is then that of one epoch, and the noise starts afresh.
+    conditional : bool
+        Also try conditional composition (seconds to minutes per matrix).
     """
     check_integer(1, bins=bins, epochs=epochs, band=band, buffers=buffers)
+    widths = sorted({min(p, bins) for p in bands}) or [min(band, bins)]
     choices = []
     for name in families:
-        matrix = make_matrix(name, bins, epochs, min(band, bins), buffers)
-        event = RandomAllocation(bins, 1.0, epochs, matrix=None if name == "identity" else matrix)
-        result = calibrate_allocation(event, target_epsilon, delta)
-        z = result.noise_multiplier
-        choices.append(
-            MatrixChoice(
-                name,
-                matrix,
-                z,
-                result.epsilon.bound,
-                result.epsilon,
-                z * matrix.prefix_rmse(),
-                z * matrix.prefix_max_error(),
-            )
-        )
+        tried = widths if name in ("bsr", "bisr", "bandmf") else widths[:1]
+        matrices = [make_matrix(name, bins, 1 if redraw else epochs, p, buffers) for p in tried]
+        events = [
+            RandomAllocation(bins, 1.0, epochs, redraw, None if name == "identity" else m) for m in matrices
+        ]
+        best = 0
+        if len(events) > 1:
+            repeats = epochs if redraw else 1
+            errors = [
+                _coarse_noise(event, target_epsilon, delta) * run_errors(m, repeats)[0]
+                for event, m in zip(events, matrices, strict=True)
+            ]
+            best = int(np.argmin(errors))
+        choices.append(_matrix_choice(name, matrices[best], events[best], target_epsilon, delta, conditional))
     return sorted(choices, key=lambda choice: choice.rmse)
+
+
+def run_errors(matrix: StrategyMatrix, repeats: int = 1) -> tuple[float, float]:
+    """Root mean square over rounds, and maximum, of the deviation of prefix sums, for Z of standard deviation 1.
+
+    Parameters
+    ----------
+    matrix : StrategyMatrix
+        Of one epoch, or of the whole run.
+    repeats : int
+        How often it is used, each time with fresh noise: the errors of earlier epochs stay in the sums.
+    """
+    squares = np.cumsum(matrix.prefix_coefficients() ** 2)
+    mean = float(squares.mean()) + (repeats - 1) / 2 * float(squares[-1])
+    return math.sqrt(mean), math.sqrt(repeats * float(squares[-1]))
+
+
+def _matrix_choice(
+    name: str,
+    matrix: StrategyMatrix,
+    event: RandomAllocation,
+    target_epsilon: float,
+    delta: float,
+    conditional: bool,
+) -> MatrixChoice:
+    result = calibrate_allocation(event, target_epsilon, delta)
+    z, epsilon = result.noise_multiplier, result.epsilon
+    if conditional:
+        epsilon = allocation_epsilon(replace(event, noise_multiplier=z), delta, conditional=True)
+        if epsilon.epsilon < (1 - 1e-3) * target_epsilon:
+            z = (
+                secant_decreasing(
+                    lambda x: (
+                        allocation_epsilon(
+                            replace(event, noise_multiplier=x), delta, conditional=True
+                        ).epsilon
+                    ),
+                    target_epsilon,
+                    start=z,
+                    relative_tolerance=1e-3,
+                    first_factor=1.1,
+                )
+                or z
+            )
+            epsilon = allocation_epsilon(replace(event, noise_multiplier=z), delta, conditional=True)
+    rmse, largest = run_errors(matrix, event.epochs if event.redraw else 1)
+    return MatrixChoice(name, matrix, z, epsilon.bound, epsilon, z * rmse, z * largest)
+
+
+def _coarse_noise(event: RandomAllocation, target_epsilon: float, delta: float) -> float:
+    """Noise that meets the target by the profile on a coarse grid, within a percent."""
+    found = secant_decreasing(
+        lambda z: _quick_epsilon(replace(event, noise_multiplier=z), delta, COARSE, False),
+        target_epsilon,
+        start=1.0,
+        relative_tolerance=0.01,
+    )
+    return math.inf if found is None else found
 
 
 def _smallest(directions: dict[str, tuple[float, float]]) -> tuple[float, str]:

@@ -46,7 +46,7 @@ def _findings(stage: str, probes: Probes) -> Iterator[Finding]:
     sums, counted = probes.noise(counted=False), probes.noise(counted=True)
     yield _variance(stage, "noise of a sum of honest clients", sums)
     yield _variance(stage, "noise that the guarantee counts", counted)
-    yield _normal(stage, sums)
+    yield _normal(stage, counted)
     yield _independent(stage, sums)
     yield _fresh(stage, probes)
     shifts = probes.shifts()

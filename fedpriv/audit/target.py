@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from fedpriv.settings import Settings
 
 
+#: Score of a run that ended early: an end that depends on the canary tells that it is present.
+ABORTED = 1e12
+
+
 @dataclass(frozen=True, eq=False)
 class NoiseSample:
     """Sums to which every client contributes zeros.

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from click.core import ParameterSource
 
 from fedpriv.cli.eps import (
     COMMON,
     BallOption,
-    BandOption,
     BinsOption,
     BuffersOption,
     CandidatesOption,
@@ -35,7 +35,6 @@ from fedpriv.cli.eps import (
     LocalStepsOption,
     LossErrorOption,
     LossSmoothnessOption,
-    MatrixOption,
     NumClientsOption,
     PacRoundsOption,
     PerturbationOption,
@@ -67,6 +66,23 @@ app = typer.Typer(
     help="The smallest noise with which a mechanism meets a target epsilon in one view.", no_args_is_help=True
 )
 
+AnyMatrixOption = Annotated[
+    str, typer.Option("--matrix", help="identity, bsr, bisr, bandmf or blt; or all, to compare them.")
+]
+FreeBandOption = Annotated[
+    int | None,
+    typer.Option(
+        "--band",
+        help="Band of bsr, bisr and bandmf; 4 by default, with --matrix all the best of 2, 4, 8, ...",
+    ),
+]
+ConditionalOption = Annotated[
+    bool,
+    typer.Option(
+        "--conditional/--no-conditional",
+        help="With --matrix all: try conditional composition too (minutes; it seldom wins).",
+    ),
+]
 TargetSuccessOption = Annotated[
     float | None, typer.Option("--target-success", help="Success of membership guesses, in (0.5, 1].")
 ]
@@ -258,20 +274,40 @@ def allocation(
     bins: BinsOption,
     epochs: EpochsOption = 1,
     fixed: FixedOption = True,
-    matrix: MatrixOption = "identity",
-    band: BandOption = 4,
+    matrix: AnyMatrixOption = "identity",
+    band: FreeBandOption = None,
     buffers: BuffersOption = 3,
+    conditional: ConditionalOption = False,
     delta: DeltaOption = 1e-5,
     adjacency: AdjacencyOption = "add_or_remove",
     view: TargetViewOption = "server",
     as_json: JsonOption = False,
 ) -> None:
-    """Noise multiplier of balls in bins.
+    """Noise multiplier of balls in bins; with --matrix all, of every strategy matrix, with a recommendation.
 
-    Example: fedpriv calibrate allocation --target-epsilon 1 --bins 100 --epochs 3 --redraw
+    Example: fedpriv calibrate allocation --target-epsilon 2 --bins 64 --epochs 4 --matrix all --delta 1e-6
     """
     from fedpriv.cli.allocation_family import allocation_family
 
+    if matrix == "all":
+        from fedpriv.cli.matrix_choice import matrix_choice, matrix_choice_text
+
+        with one_line_errors(ctx):
+            _check_choice_of_all(ctx, target_epsilon, delta, adjacency)
+            data = matrix_choice(
+                target_epsilon=target_epsilon,
+                delta=delta,
+                bins=bins,
+                epochs=epochs,
+                fixed=fixed,
+                band=band,
+                buffers=buffers,
+                conditional=conditional,
+            )
+        typer.echo(json.dumps(data, indent=2) if as_json else matrix_choice_text(data))
+        return
+    if conditional:
+        raise typer.BadParameter("--conditional goes with --matrix all only")
     _report(
         ctx,
         lambda: allocation_family(
@@ -280,7 +316,7 @@ def allocation(
             epochs=epochs,
             fixed=fixed,
             matrix=matrix,
-            band=band,
+            band=4 if band is None else band,
             buffers=buffers,
             adjacency=adjacency,
         ),
@@ -289,6 +325,20 @@ def allocation(
         view,
         as_json,
     )
+
+
+def _check_choice_of_all(ctx: typer.Context, target_epsilon: float, delta: float, adjacency: str) -> None:
+    from fedpriv.accounting.validators import InvalidArgument, check_delta, check_positive
+
+    check_positive(target_epsilon=target_epsilon)
+    check_delta(delta=delta)
+    check_positive(delta=delta)
+    if adjacency != "add_or_remove":
+        raise InvalidArgument(f"adjacency must be add_or_remove for random allocation, got {adjacency!r}")
+    if ctx.get_parameter_source("view") not in (None, ParameterSource.DEFAULT):
+        raise InvalidArgument(
+            "view: --matrix all compares for any view that cannot see the bins; leave --view out"
+        )
 
 
 @app.command(cls=OneLineErrors)

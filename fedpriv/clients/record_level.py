@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -30,6 +31,16 @@ MakeGradients = Callable[[dict[str, np.ndarray], Context], RecordGradients]
 """From the round's arrays to the gradients of the silo's records; see
 `fedpriv.mechanisms.per_example.RecordGradients` and, for torch models,
 `fedpriv.tasks.record_training.ModelRecordGradients`."""
+
+
+class HasRecords(Protocol):
+    """Anything that says how many records a silo has."""
+
+    @property
+    def num_records(self) -> int: ...
+
+
+Loaded = TypeVar("Loaded", bound=HasRecords)
 
 
 @dataclass(frozen=True)
@@ -139,57 +150,94 @@ def record_level_mod(records: MakeGradients) -> Mod:
         purpose = purpose_of(msg, context)
         if purpose == wire.PURPOSE_RECORD_LEVEL:
             return handle(msg, context, lambda request, ctx: _contribution(request, ctx, records))
-        asked = msg.content.get(wire.RECORD_RECORD_LEVEL) if msg.has_content() else None
-        if purpose is None and isinstance(asked, ConfigRecord):
-            return _checked(msg, context, records)
+        if purpose is None and is_silo_check(msg) and wire.RECORD_ZEROTH_ORDER not in msg.content:
+            return checked(msg, context, records)
         return pass_on(msg, context, call_next)
 
     return mod
 
 
+def is_silo_check(msg: Message) -> bool:
+    """Whether a message that belongs to no secure sum asks for a check of the silo."""
+    asked = msg.content.get(wire.RECORD_RECORD_LEVEL) if msg.has_content() else None
+    return isinstance(asked, ConfigRecord)
+
+
 def _contribution(request: Message, context: Context, records: MakeGradients) -> np.ndarray:
     asked = SiloRequest.of(record_of(request, wire.RECORD_RECORD_LEVEL))
+    arrays = arrays_of(request, "arrays")
+    layout, start, center = _weights(request, arrays)
+
+    def train(gradients: RecordGradients, source: RandomSource) -> np.ndarray:
+        ball = Ball(asked.grid.radius, center)
+        model = asked.steps.descend(start, gradients, ball, asked.learning_rate, source, log_failed_record)
+        return model - center
+
+    return paid_contribution(request, context, asked, layout.size, lambda: records(arrays, context), train)
+
+
+def paid_contribution(
+    request: Message,
+    context: Context,
+    asked: SiloRequest,
+    dimension: int,
+    load: Callable[[], Loaded],
+    work: Callable[[Loaded, RandomSource], np.ndarray],
+) -> np.ndarray:
+    """Charge the silo's account, then compute what it sends; or abstain without touching a record.
+
+    Parameters
+    ----------
+    request, context
+        As Flower gives them.
+    asked : SiloRequest
+        What is charged, and the grid of the answer.
+    dimension : int
+        d.
+    load : callable
+        Opens the silo's records; they count as untouched until it is called.
+    work : callable
+        From what ``load`` returned and the source of batches and noise to a vector of shape (d,) in the ball, whose
+        cost is ``asked.steps.event()``.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (d + 3,), int64, see :class:`fedpriv.mechanisms.model_average.ModelGrid`.
+    """
     limits = SiloLimits.of(context)
     limits.check(asked.steps.noise_multiplier, asked.steps.sampling_rate)
     source = _source(request, context, asked)
-    arrays = _arrays(request, "arrays")
-    layout, start, center = _weights(request, arrays)
     account = asked.account(context, limits)
     try:
         with account.paying(
             asked.stage, asked.server_round, asked.steps.event(), _details(asked)
         ) as reserved:
-            gradients = _gradients(arrays, context, records)
-            if gradients is None:
+            loaded = _loaded(load)
+            if loaded is None:
                 reserved.void("no data: nothing was computed from records")
-                return asked.grid.abstention(layout.size, out_of_budget=False)
+                return asked.grid.abstention(dimension, out_of_budget=False)
             # settled at once: whatever happens from here on, it counts
             reserved.mark_released()
-            reserved.commit({"records": gradients.num_records})
+            reserved.commit({"records": loaded.num_records})
     except BudgetExceeded as exceeded:
         logger.warning("this silo does not train: %s", exceeded)
-        return asked.grid.abstention(layout.size, out_of_budget=True)
+        return asked.grid.abstention(dimension, out_of_budget=True)
     except (LedgerError, OSError) as error:
         logger.error("this silo does not train, its account cannot be used: %s", error)
-        return asked.grid.abstention(layout.size, out_of_budget=True)
-    model = asked.steps.descend(
-        start,
-        gradients,
-        Ball(asked.grid.radius, center),
-        asked.learning_rate,
-        source,
-        lambda error: log_failure("the gradient of a record failed and counts as zero", error),
-    )
-    return asked.grid.encode(model - center, min(gradients.num_records, asked.grid.max_weight))
+        return asked.grid.abstention(dimension, out_of_budget=True)
+    return asked.grid.encode(work(loaded, source), min(loaded.num_records, asked.grid.max_weight))
 
 
-def _checked(msg: Message, context: Context, records: MakeGradients) -> Message:
-    """Answer a check before the run: everything that a round needs but the training itself."""
+def checked(
+    msg: Message, context: Context, load: Callable[[dict[str, np.ndarray], Context], HasRecords]
+) -> Message:
+    """Answer a check before the run: everything that a round needs but the work itself."""
     try:
         asked = SiloRequest.of(record_of(msg, wire.RECORD_RECORD_LEVEL))
         limits = SiloLimits.of(context)
         limits.check(asked.steps.noise_multiplier, asked.steps.sampling_rate)
-        arrays = _arrays(msg, "arrays")
+        arrays = arrays_of(msg, "arrays")
         _weights(msg, arrays)
         account = asked.account(context, limits)
     except Refusal as refusal:
@@ -199,20 +247,23 @@ def _checked(msg: Message, context: Context, records: MakeGradients) -> Message:
     except (LedgerError, OSError) as error:
         logger.error("the silo's account cannot be used: %s", error)
         return refuse(msg, ErrorCode.SILO_NO_ACCOUNT)
-    gradients = _gradients(arrays, context, records)
-    if gradients is None:
+    loaded = _loaded(lambda: load(arrays, context))
+    if loaded is None:
         return refuse(msg, ErrorCode.SILO_NO_DATA)
-    size = ConfigRecord({wire.SILO_NUM_RECORDS: int(gradients.num_records)})
+    size = ConfigRecord({wire.SILO_NUM_RECORDS: int(loaded.num_records)})
     return Message(RecordDict({wire.RECORD_SILO_CHECK: size}), reply_to=msg)
 
 
-def _gradients(
-    arrays: dict[str, np.ndarray], context: Context, records: MakeGradients
-) -> RecordGradients | None:
+def log_failed_record(error: BaseException) -> None:
+    """Say at the silo that some record's contribution could not be computed."""
+    log_failure("a record could not be evaluated and counts as zero", error)
+
+
+def _loaded(load: Callable[[], Loaded]) -> Loaded | None:
     try:
-        gradients = records(arrays, context)
-        if gradients.num_records > 0:
-            return gradients
+        found = load()
+        if found.num_records > 0:
+            return found
         logger.error("this silo abstains: it has no records")
     except (Exception, SystemExit) as error:
         log_failure("this silo abstains: its records cannot be used", error)
@@ -229,7 +280,8 @@ def _source(request: Message, context: Context, asked: SiloRequest) -> RandomSou
     return SeededSource(str(seed), wire.PURPOSE_RECORD_LEVEL, asked.server_round, partition)
 
 
-def _arrays(request: Message, name: str) -> dict[str, np.ndarray]:
+def arrays_of(request: Message, name: str) -> dict[str, np.ndarray]:
+    """Arrays of a record of the request, or refuse."""
     record = request.content.get(name)
     if not isinstance(record, ArrayRecord):
         raise Refusal(ErrorCode.BAD_REQUEST)
@@ -241,7 +293,7 @@ def _weights(request: Message, arrays: dict[str, np.ndarray]) -> tuple[ArrayLayo
     try:
         layout = ArrayLayout.of(arrays)
         start = layout.flatten(arrays)
-        around = _arrays(request, "center") if "center" in request.content else None
+        around = arrays_of(request, "center") if "center" in request.content else None
         center = np.zeros_like(start) if around is None else layout.flatten(around)
     except InvalidArgument as error:
         raise Refusal(ErrorCode.BAD_REQUEST) from error

@@ -49,3 +49,9 @@ class ZerothOrderSettings(SettingsModel):
     batch_size: int = Field(
         0, ge=0, description="Records that a client uses per round; 0 takes all of the client's."
     )
+    initial_model: Literal["sent", "built"] = Field(
+        "sent",
+        description="Where only steps are sent: the first model comes from the server, or every client builds it "
+        "from the same seed and weights and no model is ever sent. A client whose model differs by a bit is left "
+        "out of a round and then gets the server's.",
+    )

@@ -7,6 +7,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 
 from fedpriv.mechanisms import ArrayLayout, Ball
+from fedpriv.mechanisms.model_identity import model_identity
 from fedpriv.mechanisms.schedules import schedule_factor
 from fedpriv.plans import HiddenState, ZerothOrderPlan
 from fedpriv.plans.zeroth_order_release import ZerothOrderFacts, zeroth_order_hidden_state
@@ -84,6 +85,10 @@ def _facts(settings: Settings, initial: ArrayRecord) -> ZerothOrderFacts:
     )
 
 
+def _identity(arrays: ArrayRecord) -> bytes:
+    return model_identity({name: array.numpy() for name, array in arrays.items()})
+
+
 class ZerothOrderRounds:
     """Zeroth-order rounds of one run."""
 
@@ -106,6 +111,7 @@ class ZerothOrderRounds:
             schedule=lambda server_round: schedule_factor(settings.schedule, server_round, plan.rounds),
             ball=ball,
             batch_size=settings.batch_size,
+            initial_known=_identity(run.initial_arrays) if settings.initial_model == "built" else b"",
             seed=run.noise_seed,
             stage=ZerothOrderStage.name,
         )
@@ -130,12 +136,17 @@ class ZerothOrderRounds:
             **realised_rows(report),
             "learning rate": f"{own.learning_rate:g}, {own.schedule}",
             "records per client and round": own.batch_size or "all",
-            "downlink": "seeds and released numbers; the model once per client"
-            if self._strategy.downlink.steps_only
-            else "the model in every round",
+            "downlink": self._downlink(),
             "bytes up per client and round, secure sum included": round(report.bytes_up / max(asked, 1)),
             "bytes down per client and round, secure sum included": round(report.bytes_down / max(asked, 1)),
             "projection": f"ball of radius {own.radius:g} around the {own.center} model"
             if own.radius
             else "none",
         }
+
+    def _downlink(self) -> str:
+        if not self._strategy.downlink.steps_only:
+            return "the model in every round"
+        if self._settings.initial_model == "built":
+            return "seeds and released numbers; clients build the first model"
+        return "seeds and released numbers; the model once per client"

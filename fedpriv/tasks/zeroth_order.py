@@ -31,6 +31,12 @@ def client_objective(settings: Settings, partition: int, arrays: Mapping[str, np
     return _objective(settings, client_data(settings, partition).train).load(arrays)
 
 
+def initial_arrays(settings: Settings) -> dict[str, np.ndarray]:
+    """The model before any training, as the server builds it too."""
+    state = task_of(settings).build_model(settings.run.model, settings.run.seed).state_dict()
+    return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+
+
 def _objective(settings: Settings, split: Split) -> ModelObjective:
     task = task_of(settings)
     model = task.build_model(settings.run.model, settings.run.seed)

@@ -18,6 +18,7 @@ from fedpriv.audit.grid import AuditGrid, RecordedSums
 from fedpriv.audit.ledger_check import Watch
 from fedpriv.audit.one_run import OneRun
 from fedpriv.audit.target import (
+    ABORTED,
     NoiseSample,
     Participation,
     PlanTarget,
@@ -142,7 +143,8 @@ class DpsgdDcTarget(PlanTarget):
         for server_round in range(1, plan.rounds + 1):
             self._clients.calls.clear()
             outcome = strategy.train_round(self._grid, server_round, model)
-            assert outcome.arrays is not None
+            if outcome.arrays is None:  # the round ended because of the canary: everybody sees it
+                return {view: np.array([ABORTED]) for view in self.views()}
             model = outcome.arrays
             took_part.append(0 in self._clients.calls)
         along = np.array([total[-1] for total in sums.totals]) / plan.noise.total_std_units
@@ -214,7 +216,7 @@ def unflattened(flat: np.ndarray, model: Arrays) -> Arrays:
 
 
 class DpsgdDcProbes(Probes):
-    """Small experiments on `DpsgdDc` under a plan.
+    """Small experiments on `DpsgdDc` under a plan; a round that a canary brings to an end counts as moved without bound.
 
     Parameters
     ----------
@@ -236,8 +238,8 @@ class DpsgdDcProbes(Probes):
         models = []
         for server_round in range(1, rounds + 1):
             outcome = strategy.train_round(grid, server_round, model_of(plan.length))
-            assert outcome.arrays is not None
-            models.append(outcome.arrays)
+            if outcome.arrays is not None:
+                models.append(outcome.arrays)
         return sums, models, grid
 
     def noise(self, *, counted: bool) -> NoiseSample:
@@ -289,14 +291,15 @@ class DpsgdDcProbes(Probes):
 
             _, models, _ = self._sums(plan, update, 3, 1)
             # the model, not the sum: a wrong divisor or weight shows there
-            return -plain(models[0]) * plan.divisor / clip
+            return -plain(models[0]) * plan.divisor / clip if models else np.full(plan.length, np.inf)
 
         absent, found = released(None), {}
         for name, make in WORST_UPDATES.items():
             moved = released(lambda _, model, make=make: make(model, clip))  # type: ignore[misc]
             other = released(lambda _, model, make=make: negated(make(model, clip))) if both else absent  # type: ignore[misc]
             sensitivity = plan.sensitivity_units / codec.clip_units
-            found[name] = float(np.linalg.norm(moved - other)) / sensitivity
+            distance = float(np.linalg.norm(moved - other)) if np.isfinite(moved - other).all() else np.inf
+            found[name] = distance / sensitivity
         return found
 
     def play_with(self, ledger: Ledger, watch: Watch) -> None:

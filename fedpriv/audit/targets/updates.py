@@ -108,6 +108,7 @@ def _with_bad_value(model: Arrays, size: float, bad: float) -> Arrays:
 #: Worst-case updates of a client, from the model and the clipping norm.
 WORST_UPDATES: dict[str, Callable[[Arrays, float], Arrays]] = {
     "the clip, in one 0-d array": push,
+    "two clips, in one 0-d array": lambda model, clip: push(model, 2.0 * clip),
     "a thousand clips, in one 0-d array": lambda model, clip: push(model, 1e3 * clip),
     "a thousand clips, spread over all coordinates": lambda model, clip: _every(model, 1e3 * clip),
     "the clip, in every array": _each_array,

@@ -17,12 +17,13 @@ from fedpriv.accounting.vocabulary import View
 from fedpriv.audit.grid import AuditGrid, RecordedSums, colluding_mod, make_app, partition_of
 from fedpriv.audit.ledger_check import Watch
 from fedpriv.audit.one_run import OneRun
-from fedpriv.audit.target import NoiseSample, PlanTarget, Probes, Setup, few_clients
+from fedpriv.audit.target import ABORTED, NoiseSample, PlanTarget, Probes, Setup, few_clients
 from fedpriv.audit.targets.updates import QUIET_NOISE_UNITS, noise_shares
 from fedpriv.clients import dp_hype_mod
 from fedpriv.ledger import Ledger
 from fedpriv.mechanisms import Ballot
 from fedpriv.plans import VotePlan
+from fedpriv.secure_sum import SecureSumAborted
 from fedpriv.strategies import DpHype
 
 Losses = Callable[[int, int], float]
@@ -95,7 +96,10 @@ class VoteTarget(PlanTarget):
             return _approves(ballot.votes, present, ballot.candidates)(candidate)
 
         self._voters.losses = losses
-        tallies, _ = self._voters.tallies(plan, self.stage)
+        try:
+            tallies, _ = self._voters.tallies(plan, self.stage)
+        except SecureSumAborted:  # because of the canary: everybody sees it
+            return dict.fromkeys(self.views(), np.full(2, ABORTED))
         approved = np.zeros(ballot.candidates)
         approved[: ballot.votes] += 1.0
         if both:
@@ -193,7 +197,10 @@ class VoteProbes(Probes):
                 return float(candidate) if client else canary(candidate, ballot.candidates)
 
             voters.losses = losses
-            return voters.tallies(plan)[0] / plan.units_per_vote
+            try:
+                return voters.tallies(plan)[0] / plan.units_per_vote
+            except SecureSumAborted:
+                return np.full(ballot.candidates, np.inf)
 
         def reversed_(losses: Callable[[int, int], float]) -> Callable[[int, int], float]:
             return lambda candidate, count: losses(count - 1 - candidate, count)
