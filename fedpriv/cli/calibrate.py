@@ -287,6 +287,7 @@ def allocation(
 
     Example: fedpriv calibrate allocation --target-epsilon 2 --bins 64 --epochs 4 --matrix all --delta 1e-6
     """
+    from fedpriv.accounting.validators import InvalidArgument
     from fedpriv.cli.allocation_family import allocation_family
 
     if matrix == "all":
@@ -307,7 +308,8 @@ def allocation(
         typer.echo(json.dumps(data, indent=2) if as_json else matrix_choice_text(data))
         return
     if conditional:
-        raise typer.BadParameter("--conditional goes with --matrix all only")
+        with one_line_errors(ctx):
+            raise InvalidArgument("conditional: --conditional goes with --matrix all only")
     _report(
         ctx,
         lambda: allocation_family(
