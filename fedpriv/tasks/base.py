@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,14 +53,23 @@ class Split:
         return len(self.y)
 
 
+class Rows(Protocol):
+    """An array, or what makes its rows when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Examples:
     """All examples of a data set as they are stored.
 
     Attributes
     ----------
-    x : np.ndarray
-        Raw features (n, ...): uint8 images or float32 columns. May be a memory map.
+    x : np.ndarray or Rows
+        Raw features (n, ...): uint8 images or float32 columns. May be a memory map, or anything with a shape that
+        an index array picks rows of.
     y : np.ndarray
         Labels (n,), 0 to num_classes - 1.
     num_train : int or None
@@ -70,7 +79,7 @@ class Examples:
         Where the examples came from, for a report.
     """
 
-    x: np.ndarray
+    x: Rows
     y: np.ndarray
     num_train: int | None
     source: str
@@ -130,8 +139,9 @@ class Task:
             If the data set is not on this machine; the message has the command that fetches it.
         """
         examples = self.read()
-        expected = (len(examples.y), *(self.input_shape or examples.x.shape[1:]))
-        if examples.x.shape != expected:
+        expected = (len(examples.y), *self.input_shape)
+        # rows that are made on demand have their shape only once one is made
+        if self.input_shape and examples.x.shape != expected:
             raise ValueError(
                 f"task {self.name!r}: features have shape {examples.x.shape}, expected {expected}"
             )

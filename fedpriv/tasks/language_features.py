@@ -11,8 +11,8 @@ block-input     change anything in the last block                  (MAX_TOKENS, 
 tokens          change anything                                    (MAX_TOKENS,), padded with `PAD`
 ==============  =================================================  ==============================================
 
-Files are named by the model's content and the sentences' (never by a path), hold float32 as computed, without the
-padding, and are written whole or not at all. One process computes at a time; the others wait and read.
+They are kept under digests of the model's content and of the sentence (never of a path), float32 as computed, without
+the padding, batch by batch, so that what was interrupted goes on. One process computes at a time; others wait and read.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import logging
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -50,7 +52,8 @@ LAST_TOKEN: Representation = "last-token"
 
 #: Public sentences have features of this root-mean-square norm, a good scale for the learning rates of the other tasks.
 FEATURE_SCALE = 3.0
-_CHUNK, _BATCH = 256, 32
+#: Sentences per query and per forward pass; seconds to wait for another process that writes.
+_CHUNK, _BATCH, _PATIENCE = 256, 32, 600.0
 
 
 def final_states(model: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,70 +149,136 @@ def represent(backbone: Backbone, sentences: Sequence[str], representation: Repr
     np.ndarray
         Shape (n, *one sentence). *last-token* is centred and scaled by public constants.
     """
-    found: np.ndarray | None = None
-    for start in range(0, len(sentences), _CHUNK):
-        chunk = list(sentences[start : start + _CHUNK])
-        part = _padded(*_stored(backbone, chunk, representation), representation)
-        if found is None:
-            found = np.zeros((len(sentences), *part.shape[1:]), dtype=part.dtype)
-        found[start : start + len(part)] = part
-    if found is None:
+    if not len(sentences):
         raise ValueError("sentences must have at least one")
+    rows = _stored(backbone, list(sentences), representation)
+    found = _padded(rows, representation)
     if representation == LAST_TOKEN:
         public = anchors(backbone)
         found = ((found - public.center) * (FEATURE_SCALE / public.scale)).astype(np.float32)
     return found
 
 
-def _stored(
-    backbone: Backbone, sentences: list[str], representation: Representation
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of all sentences one below the other, and how many rows each has."""
-    digest = hashlib.sha256(repr(sentences).encode()).hexdigest()[:32]
-    path = backbone.cache / f"{representation}-{digest}.npz"
-    if not path.exists():
-        with _alone(backbone):
-            if not path.exists():
-                logger.info("computing %s of %d sentences, kept in %s", representation, len(sentences), path)
-                rows = _compute(backbone, tokenise(backbone, sentences), representation)
-                _write(path, {"rows": np.concatenate(rows), "counts": np.array([len(part) for part in rows])})
-    with np.load(path) as stored:
-        return stored["rows"], stored["counts"]
+class LazyRows:
+    """Sentences as an array whose rows are made when they are asked for.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        The frozen model.
+    sentences : sequence of str
+        One per row.
+    representation : {"tokens", "block-input", "attended", "last-token"}
+        What a row is.
+    """
+
+    def __init__(self, backbone: Backbone, sentences: Sequence[str], representation: Representation) -> None:
+        self._backbone, self._sentences, self._representation = backbone, sentences, representation
+
+    def __len__(self) -> int:
+        """Return the number of sentences."""
+        return len(self._sentences)
+
+    @functools.cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of all rows together; makes the first one."""
+        return (len(self), *self[np.zeros(1, dtype=np.int64)].shape[1:])
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows at an index array."""
+        if not len(rows):
+            return np.zeros((0, *self.shape[1:]), dtype=np.float32)
+        return represent(self._backbone, [self._sentences[row] for row in rows], self._representation)
 
 
-@torch.no_grad()
-def _compute(backbone: Backbone, tokens: np.ndarray, representation: Representation) -> list[np.ndarray]:
-    """The rows of each sentence, without padding."""
-    lengths = (tokens != PAD).sum(axis=1)
-    if representation == TOKENS:
-        return [row[:length] for row, length in zip(tokens, lengths, strict=True)]
-    found: list[np.ndarray] = [np.zeros(0)] * len(tokens)
-    parts = LastBlockParts.of(backbone.model) if representation in (ATTENDED, BLOCK_INPUT) else None
-    for rows, last, block in _batches(backbone, tokens):
-        for place, row in enumerate(rows):
-            states = block[place, : lengths[row]].float()
-            if representation == LAST_TOKEN:
-                found[row] = last[place : place + 1].float().numpy()
-            elif representation == ATTENDED and parts is not None:
-                found[row] = pack_attended(parts, states).numpy()
-            else:
-                found[row] = states.numpy()
+def _stored(backbone: Backbone, sentences: list[str], representation: Representation) -> list[np.ndarray]:
+    """The rows of each sentence, without padding; those that are not in the file are computed and put there."""
+    kind = np.dtype(np.int32 if representation == TOKENS else np.float32)
+    keys = [hashlib.sha256(f"{representation}:{sentence}".encode()).digest() for sentence in sentences]
+    with contextlib.closing(_open(backbone)) as store:
+        found = _read(store, keys)
+        if len(found) < len(set(keys)):
+            with _alone(backbone):  # which may have waited for another process that computed the same
+                found = _read(store, keys)
+                missing = {k: s for k, s in zip(keys, sentences, strict=True) if k not in found}
+                if missing:
+                    logger.info(
+                        "%s of %d sentences, once, kept in %s", representation, len(missing), backbone.cache
+                    )
+                    tokens = tokenise(backbone, list(missing.values()))
+                    names = list(missing)
+                    for places, parts in _compute(backbone, tokens, representation):
+                        made = {
+                            names[place]: (len(part), np.ascontiguousarray(part, dtype=kind).tobytes())
+                            for place, part in zip(places, parts, strict=True)
+                        }
+                        with store:
+                            store.executemany(
+                                "INSERT OR REPLACE INTO rows VALUES (?, ?, ?)",
+                                [(key, *value) for key, value in made.items()],
+                            )
+                        found |= made
+    return [np.frombuffer(found[key][1], dtype=kind).reshape(found[key][0], -1) for key in keys]
+
+
+def _open(backbone: Backbone) -> sqlite3.Connection:
+    backbone.cache.mkdir(parents=True, exist_ok=True)
+    store = sqlite3.connect(backbone.cache / "activations.sqlite", timeout=_PATIENCE)
+    store.execute("CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, count INTEGER, data BLOB)")
+    return store
+
+
+def _read(store: sqlite3.Connection, keys: list[bytes]) -> dict[bytes, tuple[int, bytes]]:
+    found: dict[bytes, tuple[int, bytes]] = {}
+    for start in range(0, len(keys), _CHUNK):
+        part = keys[start : start + _CHUNK]
+        marks = ", ".join("?" * len(part))
+        query = f"SELECT key, count, data FROM rows WHERE key IN ({marks})"
+        found |= {key: (count, data) for key, count, data in store.execute(query, part)}
     return found
 
 
-def _padded(rows: np.ndarray, counts: np.ndarray, representation: Representation) -> np.ndarray:
-    """Sentences of one shape: see the table of the module."""
-    if representation == LAST_TOKEN:
-        return rows
+@torch.no_grad()
+def _compute(
+    backbone: Backbone, tokens: np.ndarray, representation: Representation
+) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    """(places, the rows of each of these sentences without padding), in batches of similar length."""
+    lengths = (tokens != PAD).sum(axis=1)
     if representation == TOKENS:
-        found = np.full((len(counts), MAX_TOKENS), PAD, dtype=np.int32)
+        yield (
+            np.arange(len(tokens)),
+            [row[:length, None] for row, length in zip(tokens, lengths, strict=True)],
+        )
+        return
+    parts = LastBlockParts.of(backbone.model) if representation in (ATTENDED, BLOCK_INPUT) else None
+    order = np.argsort(lengths, kind="stable")
+    for start in range(0, len(order), _BATCH):
+        places = order[start : start + _BATCH]
+        batch = torch.from_numpy(tokens[places, : lengths[places].max()].astype(np.int64))
+        last, block = final_states(backbone.model, batch)
+        if representation == LAST_TOKEN:
+            yield places, [state[None].float().numpy() for state in last]
+            continue
+        states = [block[at, : lengths[place]].float() for at, place in enumerate(places)]
+        if representation == ATTENDED and parts is not None:
+            states = [pack_attended(parts, state) for state in states]
+        yield places, [state.numpy() for state in states]
+
+
+def _padded(rows: list[np.ndarray], representation: Representation) -> np.ndarray:
+    """Sentences of one shape: see the table of the module."""
+    width = rows[0].shape[1]
+    if representation == LAST_TOKEN:
+        return np.concatenate(rows)
+    if representation == TOKENS:
+        found = np.full((len(rows), MAX_TOKENS), PAD, dtype=np.int32)
     elif representation == ATTENDED:
-        found = np.zeros((len(counts), MAX_TOKENS + 1, rows.shape[1]), dtype=np.float32)
+        found = np.zeros((len(rows), MAX_TOKENS + 1, width), dtype=np.float32)
     else:
-        found = np.zeros((len(counts), MAX_TOKENS, rows.shape[1] + 1), dtype=np.float32)
-    for sentence, part in enumerate(np.split(rows, np.cumsum(counts)[:-1])):
+        found = np.zeros((len(rows), MAX_TOKENS, width + 1), dtype=np.float32)
+    for sentence, part in enumerate(rows):
         if representation == TOKENS:
-            found[sentence, : len(part)] = part
+            found[sentence, : len(part)] = part[:, 0]
         elif representation == ATTENDED:
             found[sentence, : len(part) - 1] = part[:-1]
             found[sentence, -1] = part[-1]
@@ -219,22 +288,12 @@ def _padded(rows: np.ndarray, counts: np.ndarray, representation: Representation
     return found
 
 
-def _batches(
-    backbone: Backbone, tokens: np.ndarray
-) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
-    """(rows, final states, inputs of the last block) in batches of similar length, so that little is padding."""
-    lengths = (tokens != PAD).sum(axis=1)
-    order = np.argsort(lengths, kind="stable")
-    for start in range(0, len(order), _BATCH):
-        rows = order[start : start + _BATCH]
-        batch = torch.from_numpy(tokens[rows, : lengths[rows].max()].astype(np.int64))
-        yield rows, *final_states(backbone.model, batch)
-
-
-@torch.no_grad()
 def _last_states(backbone: Backbone, tokens: np.ndarray) -> np.ndarray:
     """Final hidden states of the last tokens, shape (n, h)."""
-    return np.concatenate(_compute(backbone, tokens, LAST_TOKEN))
+    found: dict[int, np.ndarray] = {}
+    for places, rows in _compute(backbone, tokens, LAST_TOKEN):
+        found |= dict(zip(places.tolist(), rows, strict=True))
+    return np.concatenate([found[place] for place in range(len(tokens))])
 
 
 @contextlib.contextmanager

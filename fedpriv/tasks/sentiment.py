@@ -15,8 +15,8 @@ from fedpriv.tasks.language_features import (
     BLOCK_INPUT,
     LAST_TOKEN,
     TOKENS,
+    LazyRows,
     Representation,
-    represent,
 )
 from fedpriv.tasks.sources.cache import MissingDataset, read_arrays
 
@@ -126,7 +126,7 @@ def _task(part: str, backbone: str, data: str, max_examples: int) -> Task:
     def read() -> Examples:
         sentences, labels, source = sentences_of(data)
         count = max_examples or len(sentences)
-        x = represent(load_backbone(backbone), sentences[:count], PARTS[part])
+        x = LazyRows(load_backbone(backbone), sentences[:count], PARTS[part])
         return Examples(x, labels[:count], None, f"{source}; {PARTS[part]} of {backbone}")
 
     return Task(
