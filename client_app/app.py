@@ -9,14 +9,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.clients import (
-    client_level_dp_mod,
-    dp_hype_mod,
-    pac_zero_mod,
-    private_evaluation_mod,
-    record_level_mod,
-    zeroth_order_mod,
-)
+from fedpriv import clients
 
 app = ClientApp()
 
@@ -76,12 +69,13 @@ def gradients(arrays: dict[str, Any], context: Context) -> Any:
 
 @app.train(
     mods=[
-        dp_hype_mod(candidate_loss),
-        private_evaluation_mod(count_correct),
-        zeroth_order_mod(objective, initial),
-        pac_zero_mod(objective),
-        record_level_mod(gradients),
-        client_level_dp_mod,
+        clients.dp_hype_mod(candidate_loss),
+        clients.private_evaluation_mod(count_correct),
+        clients.zeroth_order_mod(objective, initial),
+        clients.pac_zero_mod(objective),
+        clients.record_level_mod(gradients),
+        clients.record_zeroth_order_mod(objective, initial),
+        clients.client_level_dp_mod,
     ]
 )
 def train(msg: Message, context: Context) -> Message:

@@ -15,6 +15,7 @@ from fedpriv.clients.pac_zero import pac_zero_mod
 from fedpriv.clients.private_evaluation import private_evaluation_mod
 from fedpriv.clients.private_update import client_level_dp_mod
 from fedpriv.clients.record_level import record_level_mod
+from fedpriv.clients.record_zeroth_order import record_zeroth_order_mod
 from fedpriv.clients.vote import dp_hype_mod
 from fedpriv.clients.zeroth_order import zeroth_order_mod
 
@@ -24,5 +25,6 @@ __all__ = [
     "pac_zero_mod",
     "private_evaluation_mod",
     "record_level_mod",
+    "record_zeroth_order_mod",
     "zeroth_order_mod",
 ]

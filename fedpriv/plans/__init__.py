@@ -13,6 +13,7 @@ from fedpriv.plans.matrix import MatrixPlan
 from fedpriv.plans.noise import NoiseModel
 from fedpriv.plans.pac_zero import PacZeroPlan
 from fedpriv.plans.record_level import RecordLevelPlan
+from fedpriv.plans.record_zeroth_order import RecordZerothOrderPlan
 from fedpriv.plans.vote import VotePlan
 from fedpriv.plans.zeroth_order import ZerothOrderPlan
 
@@ -30,6 +31,7 @@ __all__ = [
     "PacZeroPlan",
     "Plan",
     "RecordLevelPlan",
+    "RecordZerothOrderPlan",
     "TrainingFacts",
     "VotePlan",
     "ZerothOrderPlan",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedpriv.accounting.events import PrivacyEvent
@@ -213,6 +213,10 @@ class RecordLevelPlan(Plan):
                 f"signal {ratio:.1f} times; use more records, fewer parameters or a larger budget",
             )
         return Forecast(lines, warnings)
+
+    def with_records(self, records: tuple[int, ...]) -> RecordLevelPlan:
+        """The same plan with the sizes of the silos."""
+        return replace(self, records=records)
 
     @property
     def sizes(self) -> str:

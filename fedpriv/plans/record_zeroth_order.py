@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedpriv.accounting.events import PrivacyEvent
@@ -98,6 +98,15 @@ class RecordZerothOrderPlan(Plan):
     def num_clients(self) -> int:  # type: ignore[override]
         """Silos."""
         return self.silos.num_clients
+
+    def with_records(self, records: tuple[int, ...]) -> RecordZerothOrderPlan:
+        """The same plan with the sizes of the silos."""
+        return replace(self, silos=self.silos.with_records(records))
+
+    @property
+    def sizes(self) -> str:
+        """Records per silo, in words."""
+        return self.silos.sizes
 
     @property
     def records(self) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from fedpriv.settings.base import SettingsError, SettingsModel
+from fedpriv.settings.zeroth_order import ZerothOrderSettings
 
 if TYPE_CHECKING:
     from fedpriv.settings.resolve import Settings
@@ -23,7 +24,10 @@ class RecordSettings(SettingsModel):
     local_steps: int = Field(10, ge=1, description="Noised steps of a silo per round.")
     learning_rate: float = Field(0.5, gt=0, description="Learning rate of the steps.")
     sampling_rate: float = Field(
-        0.1, gt=0, le=1, description="Probability with which a record is in the secret batch of a step."
+        0.1,
+        gt=0,
+        le=1,
+        description="Probability with which a record is in the secret batch of a step (or of a zeroth-order round).",
     )
     clip_norm: float = Field(1.0, gt=0, description="L2 bound C on the gradient of one record.")
     noise_multiplier: float = Field(
@@ -69,7 +73,14 @@ def check_record_level(settings: Settings) -> None:
         raise SettingsError(
             f"run config: noise = {run.noise!r} with unit = 'record': should be 'distributed'; every silo adds its own"
         )
-    if run.adjacency == "replace_one" and "train" in run.stage_names and record.sampling_rate < 1:
+    own = settings.of(ZerothOrderSettings)
+    if "zeroth-order" in run.stage_names and (own.direction_share != 1.0 or own.batch_size):
+        raise SettingsError(
+            f"run config: zeroth-order.direction-share = {own.direction_share}, zeroth-order.batch-size = "
+            f"{own.batch_size} with unit = 'record': should be 1.0 and 0; all noise is the silos' own, and their "
+            "batches are sampled (record.sampling-rate)"
+        )
+    if run.adjacency == "replace_one" and record.sampling_rate < 1:
         raise SettingsError(
             f"run config: record.sampling-rate = {record.sampling_rate} with adjacency = 'replace_one': should be "
             "1.0; sampled batches are accounted under add_or_remove only"

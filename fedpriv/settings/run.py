@@ -37,8 +37,8 @@ class RunSettings(SettingsModel):
     max_examples: int = Field(0, ge=0, description="Use only so many examples of the data set; 0 for all.")
     unit: Literal["client", "record"] = Field(
         "client",
-        description="What is protected: all data of a client, or one record inside a silo (stage train then reads the "
-        "keys record.*; the sizes of the silos count as public).",
+        description="What is protected: all data of a client, or one record inside a silo (stages train and "
+        "zeroth-order then read the keys record.*; the sizes of the silos count as public).",
     )
     num_clients: int = Field(50, ge=1, description="Clients in the federation; must match what is online.")
     partition: Literal["iid", "dirichlet"] = Field("dirichlet", description="Simulated split of the data.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from flwr.app import ArrayRecord
 
 from fedpriv import wire
 from fedpriv.ledger import Budget, read_ledger
-from fedpriv.plans import RecordLevelPlan
+from fedpriv.plans import RecordLevelPlan, RecordZerothOrderPlan
 from fedpriv.reporting import Hypothesis, StageReport
 from fedpriv.settings import Settings, SettingsError
 from fedpriv.settings.record import RecordSettings
@@ -19,7 +18,7 @@ from fedpriv.stages.base import Run, RunState
 from fedpriv.stages.federation import is_simulation
 from fedpriv.stages.planning import Planner, large_delta
 from fedpriv.stages.rounds import RoundsStage, Table
-from fedpriv.strategies import AverageOutcome, FederatedAverage
+from fedpriv.strategies import AverageOutcome, FederatedAverage, RecordZerothOrder
 
 
 def fewest_silos(settings: Settings) -> int:
@@ -57,50 +56,84 @@ class RecordTrainStage(RoundsStage):
 
         return Planner(build, record.noise_multiplier, "record.noise-multiplier")
 
-    def prepare(self, run: Run, state: RunState) -> RecordRounds:
-        """Ask every silo whether its data, account and limits allow the run.
+    def prepare(self, run: Run, state: RunState) -> SiloRounds:
+        """Make the strategy and ask every silo whether it is ready, see :meth:`SiloRounds.check`."""
+        plan, record = run.plans.stages[self.name], run.settings.of(RecordSettings)
+        assert isinstance(plan, RecordLevelPlan)
+        strategy = FederatedAverage(
+            plan,
+            run.sums(),
+            learning_rate=record.learning_rate,
+            center=run.initial_arrays if record.center == "initial" else None,
+            stage=self.name,
+            **silo_options(run),
+        )
+        rows: Table = {"learning rate": record.learning_rate, "centre of the ball": record.center}
+        return SiloRounds(run, self.name, strategy, rows, state)
+
+
+def silo_options(run: Run) -> dict[str, Any]:
+    """What every strategy of a record-level stage tells the silos about the run."""
+    configured = run.settings.run
+    return {
+        "run": configured.name,
+        "budget": Budget(configured.resolved_max_epsilon, configured.resolved_delta, configured.budget_view),
+        "simulation_folder": "" if (folder := _accounts(run)) is None else str(folder),
+        "seed": run.noise_seed,
+    }
+
+
+def _accounts(run: Run) -> Path | None:
+    """Where simulated silos, which have no disk of their own, keep their accounts."""
+    return run.folder.path / "silos" if is_simulation(run.grid) else None
+
+
+class SiloRounds:
+    """Rounds of one record-level stage of one run, after a check of every silo.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    stage : str
+        Name of the stage.
+    strategy : FederatedAverage or RecordZerothOrder
+        Plays the rounds.
+    rows : dict
+        Of the stage's table, beside those of the plan.
+    state : RunState
+        Model, and silos that trained so far when the run is resumed.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        stage: str,
+        strategy: FederatedAverage | RecordZerothOrder,
+        rows: Table,
+        state: RunState,
+    ) -> None:
+        self._run, self._strategy, self._rows = run, strategy, rows
+        self.plan: RecordLevelPlan | RecordZerothOrderPlan = strategy.plan
+        self.sums = strategy.sums
+        trained = state.optimizer.get("trained")
+        self._trained: list[int] = [] if trained is None else trained.tolist()
+        self._told = ""
+        self.check(state.arrays)
+        # the report's warnings and tables are those of the plan that knows the sizes
+        run.plans.stages[stage] = self.plan
+        for text in (large_delta(run.settings, run.plans), *self.plan.forecast().warnings):
+            if text:
+                run.progress.warn(text)
+
+    def check(self, arrays: ArrayRecord) -> None:
+        """One exchange before the first round: warn of silos that will not train, and learn the sizes.
 
         Raises
         ------
         SettingsError
-            When none of them does; nothing was charged.
+            When no silo is ready; nothing was charged.
         """
-        plan = run.plans.stages[self.name]
-        assert isinstance(plan, RecordLevelPlan)
-        rounds = RecordRounds(run, plan, state.optimizer.get("trained"))
-        rounds.check(state.arrays)
-        # the report's warnings and tables are those of the plan that knows the sizes
-        run.plans.stages[self.name] = rounds.plan
-        for text in (large_delta(run.settings, run.plans), *rounds.plan.forecast().warnings):
-            if text:
-                run.progress.warn(text)
-        return rounds
-
-
-class RecordRounds:
-    """Rounds of record-level training of one run."""
-
-    def __init__(self, run: Run, plan: RecordLevelPlan, trained: np.ndarray | None = None) -> None:
-        self.plan, self.sums = plan, run.sums()
-        self._run, configured = run, run.settings.run
-        self._accounts = run.folder.path / "silos" if is_simulation(run.grid) else None
-        record = run.settings.of(RecordSettings)
-        self._strategy = FederatedAverage(
-            plan,
-            self.sums,
-            learning_rate=record.learning_rate,
-            center=run.initial_arrays if record.center == "initial" else None,
-            run=configured.name,
-            budget=Budget(configured.resolved_max_epsilon, configured.resolved_delta, configured.budget_view),
-            simulation_folder="" if self._accounts is None else str(self._accounts),
-            seed=run.noise_seed,
-            stage=RecordTrainStage.name,
-        )
-        self._trained: list[int] = [] if trained is None else trained.tolist()
-        self._told = ""
-
-    def check(self, arrays: ArrayRecord) -> None:
-        """One exchange before the first round; warns of silos that will not train."""
         found = self._strategy.check_silos(self._run.grid, arrays, self._run.clients)
         for node, code in found.refused.items():
             self._run.progress.warn(f"node {node} will not train: {wire.error_words(code)} (code {code})")
@@ -109,7 +142,7 @@ class RecordRounds:
         if not found.records:
             reasons = sorted({wire.error_words(code) for code in found.refused.values()})
             raise SettingsError("no silo is ready to train: " + "; ".join(reasons or ["none answered"]))
-        self.plan = replace(self.plan, records=tuple(sorted(found.records.values())))
+        self.plan = self.plan.with_records(tuple(sorted(found.records.values())))
         self._run.progress.message(f"records per silo (declared public): {self.plan.sizes}")
 
     def play(self, server_round: int, arrays: ArrayRecord) -> AverageOutcome:
@@ -132,17 +165,14 @@ class RecordRounds:
 
     def table(self, report: StageReport) -> Table:
         """Plan, sizes, steps, and whose epsilon it is."""
-        record = self._run.settings.of(RecordSettings)
-        released = [r for r in report.rounds if r.released]
         table: Table = {
             **self.plan.describe(),
-            "rounds released": len(released),
+            "rounds released": sum(record.released for record in report.rounds),
             "silos that trained": f"{min(self._trained)} to {max(self._trained)}"
             if self._trained
             else "none",
             "whose epsilon": "of a silo that trained in every released round: the largest there is",
-            "learning rate": record.learning_rate,
-            "centre of the ball": record.center,
+            **self._rows,
         }
         if (own := self._largest_account()) is not None:
             table["largest epsilon in a silo's own account (simulated)"] = own
@@ -150,8 +180,8 @@ class RecordRounds:
 
     def _largest_account(self) -> float | None:
         """Of all runs in the accounts; known in a simulation only."""
-        if self._accounts is None:
+        folder, delta = _accounts(self._run), self._run.settings.run.resolved_delta
+        if folder is None:
             return None
-        delta = self._run.settings.run.resolved_delta
-        ledgers = [read_ledger(path) for path in Path(self._accounts).glob("silo-*/account.jsonl")]
+        ledgers = [read_ledger(path) for path in folder.glob("silo-*/account.jsonl")]
         return max((ledger.epsilon("server", delta).epsilon for ledger in ledgers), default=None)

@@ -20,6 +20,7 @@ STAGES: dict[str, tuple[str, str]] = {
 #: The same where the unit of the run is the record. PAC privacy is of records whatever the unit.
 RECORD_STAGES: dict[str, tuple[str, str]] = {
     "train": ("fedpriv.stages.record", "RecordTrainStage"),
+    "zeroth-order": ("fedpriv.stages.record_zeroth_order", "RecordZerothOrderStage"),
     "paczero": STAGES["paczero"],
 }
 

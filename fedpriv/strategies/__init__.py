@@ -9,6 +9,7 @@ from fedpriv.strategies.noised_sum import NoisedSum, NoisedSumResult
 from fedpriv.strategies.optimizers import ServerAdam, ServerOptimizer, ServerSgd
 from fedpriv.strategies.pac_zero import PacZero, PacZeroOutcome
 from fedpriv.strategies.private_evaluation import EvaluationOutcome, PrivateEvaluation
+from fedpriv.strategies.record_zeroth_order import RecordZerothOrder
 from fedpriv.strategies.silo_sums import AverageOutcome, SiloCheck
 from fedpriv.strategies.zeroth_order import ZerothOrder
 
@@ -26,6 +27,7 @@ __all__ = [
     "PacZero",
     "PacZeroOutcome",
     "PrivateEvaluation",
+    "RecordZerothOrder",
     "RoundOutcome",
     "ServerAdam",
     "ServerOptimizer",

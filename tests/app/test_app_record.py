@@ -43,7 +43,7 @@ def write_silos(folder: Path) -> list[Path]:
 
 
 def test_three_simulated_silos_to_a_report(run_app: Any) -> None:
-    folder = run_app(RECORD | {"record.sampling-rate": 0.3})
+    folder = run_app(RECORD | {"record.sampling-rate": 0.3, "record.noise-multiplier": 1.33})
     report = read_report(folder)
     assert report.unit == "record"
     assert claim(report).startswith(
@@ -146,9 +146,24 @@ def test_a_resumed_run_continues_the_silos_accounts(run_app: Any, tmp_path: Path
     assert account.epsilon("server", report.delta).epsilon <= report.views["server"].epsilon <= 4.0
 
 
+def test_zeroth_order_inside_silos(run_app: Any) -> None:
+    config = RECORD | {"stages": "zeroth-order", "zeroth-order.rounds": 12, "zeroth-order.directions": 6}
+    config |= {"zeroth-order.learning-rate": 3.0, "secure-sum": "simulated", "target-epsilon": 200.0}
+    folder = run_app(config)
+    report = read_report(folder)
+    assert report.unit == "record" and 199 < report.views["server"].epsilon <= 200
+    assert report.final_accuracy is not None and report.final_accuracy > 0.8
+    assert report.stages[0].table["records per silo (public)"] == "151, 152, 152"
+    account = read_ledger(folder / "silos" / "silo-2" / "account.jsonl")
+    assert {entry.stage for entry in account.entries} == {"zeroth-order"}
+    assert account.epsilon("server", report.delta).epsilon == report.views["server"].epsilon
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
+        ({"stages": "zeroth-order", "zeroth-order.batch-size": 8}, r"zeroth-order\.batch-size = 8"),
+        ({"stages": "zeroth-order", "zeroth-order.direction-share": 0.5}, r"direction-share = 0\.5"),
         ({"stages": "tune,train"}, "a vote protects clients, not records.*public data"),
         ({"evaluate": "private"}, "evaluate = 'private' with unit = 'record'"),
         ({"sampling": "self", "sampling-rate": 0.5}, "sampling = 'self' with unit = 'record'"),
