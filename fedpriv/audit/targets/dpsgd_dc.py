@@ -216,7 +216,7 @@ def unflattened(flat: np.ndarray, model: Arrays) -> Arrays:
 
 
 class DpsgdDcProbes(Probes):
-    """Small experiments on `DpsgdDc` under a plan; a round that a canary brings to an end counts as moved without bound.
+    """Small experiments on `DpsgdDc` under a plan. A round that a canary ends is one that it moves without bound.
 
     Parameters
     ----------
@@ -324,7 +324,7 @@ class DpsgdDcProbes(Probes):
         plan = self.plan
         if isinstance(plan.sampler, FullParticipation):
             return None
-        clients, rounds = (40 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 4
+        clients, rounds = (40 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
         codec, noise = quiet(plan.codec, replace(plan.noise, min_survivors=2, colluders=0))
         plan = replace(plan, num_clients=clients, length=clients, rounds=rounds, codec=codec, noise=noise)
         asked: list[frozenset[tuple[int, float]]] = []
