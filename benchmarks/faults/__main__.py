@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     servers, silos = measure_server(chosen, watch), measure_silos()
     inside = [found for point, found in zip(chosen, servers, strict=True) if "unit" in point.config]
     clients = [found for found in servers if found not in inside]
-    text = f"{server_table(clients)}\n{account_table(inside)}\n{silo_table(silos)}\nMade by `python -m benchmarks.faults`: {environment()}.\n"
+    tables = [server_table(clients), account_table(inside), silo_table(silos)]
+    text = "\n".join([*tables, f"Made by `python -m benchmarks.faults`: {environment()}.\n"])
     print("\n" + text)
     data = {"server": [asdict(found) for found in servers], "silos": [asdict(found) for found in silos]}
     write_results(options.output or Path(__file__).parent / "results", "faults", text, data)

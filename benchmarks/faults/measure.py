@@ -52,7 +52,8 @@ class Outcome:
     charged, sent : int
         The same after the resumed run.
     account_before, models_before : int
-        After the crash: rounds that the first silo's own account charges, and masked models that left the silo.
+        After the crash: rounds that a silo's own account charges, and masked models that left the silo; of the silo
+        that is charged most, which is the one that died.
     account, models : int
         The same after the resumed run; all are 0 in a run whose unit is the client.
     repeated : str
@@ -231,9 +232,9 @@ def _under_counts(
 
 
 def _accounts(outcome: Outcome, when: str, run: RunFolder, exchanges: list[Exchange]) -> tuple[int, int]:
-    """What the first silo's account charges and what left it; every silo must have paid for what left it."""
+    """What the account that charges most holds and what left its silo; each must have paid for what left it."""
     found = (0, 0)
-    for path in sorted((run.path / "silos").glob("silo-*/account.jsonl")):
+    for path in sorted((run.path.parent / "silos").glob("silo-*/account.jsonl")):
         silo = int(path.parent.name.removeprefix("silo-"))
         paid = _charged(read_ledger(path))
         left = Counter(
@@ -244,7 +245,7 @@ def _accounts(outcome: Outcome, when: str, run: RunFolder, exchanges: list[Excha
                 outcome.problems.append(
                     f"{when}, silo {silo}, {place}: {count} models left, {paid[place]} charged"
                 )
-        found = (paid.total(), left.total()) if silo == 0 else found
+        found = max(found, (paid.total(), left.total()))
     return found
 
 

@@ -21,6 +21,7 @@ RECORD: Mapping[str, Any] = {
     "stages": "train",
     "record.rounds": 4,
     "record.local-steps": 2,
+    "record.sampling-rate": 1.0,  # whole batches: no distributions to compute
     "delta": 1e-5,
 }
 #: The round of training in which a point strikes, unless it says otherwise.
@@ -92,10 +93,6 @@ def _pays(server_round: int) -> Matches:
     return lambda ledger, stage, asked_round, *rest: (
         ledger.unit == "record" and _in_account(ledger) and (asked_round == server_round)
     )
-
-
-def _has_paid(server_round: int) -> Matches:
-    return lambda reservation, *rest: reservation.round == server_round and _in_account(reservation._ledger)
 
 
 def _in_account(ledger: Ledger) -> bool:
@@ -174,10 +171,6 @@ POINTS = (
     Point("part", "half of the checkpoint written", _tears_the_checkpoint),
     Point("saved", "after the checkpoint", after(RunFolder, "save_checkpoint", _saves("train", ROUND))),
     Point("silo paid", "a silo reserves in its account", after(Ledger, "reserve", _pays(ROUND)), RECORD),
-    Point(
-        "silo trains", "a silo has paid, not trained", after(Reservation, "commit", _has_paid(ROUND)), RECORD
-    ),
     Point("silos sent", "after the silos' masked models", _around(wire.STAGE_MASKED_INPUT, False), RECORD),
-    Point("silos summed", "after the unmask replies", _around(wire.STAGE_UNMASK, False), RECORD),
     Point("report", "after the last round, in the report", _in_the_report),
 )

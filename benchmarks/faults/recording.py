@@ -119,10 +119,13 @@ def read_exchanges(file: Path) -> list[Exchange]:
     return [Exchange(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def run_recorded(file: Path, config: dict[str, Any], **options: Any) -> None:
-    """Run the whole app in this process over a recording grid."""
+def run_recorded(file: Path, config: dict[str, Any]) -> None:
+    """Run the whole app in this process over a recording grid; silos keep their accounts beside the file."""
     from client_app.app import app as client
     from server_app.app import app as server
 
-    grid = RecordingGrid(file, client, int(config["num-clients"]), config, **options)
+    def silo(partition: int) -> dict[str, Any]:
+        return {wire.CONFIG_STATE_PATH: str(file.parent / "silos" / f"silo-{partition}")}
+
+    grid = RecordingGrid(file, client, int(config["num-clients"]), config, node_config=silo)
     server(grid, Context(RUN_ID, SERVER_NODE_ID, {}, RecordDict(), dict(config)))

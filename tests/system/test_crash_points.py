@@ -15,9 +15,10 @@ from benchmarks.faults.points import POINTS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Points after which the resumed run repeats a release that the ledger had charged.
-TWICE = ("vote", "reserved", "masking", "masked", "marked", "unmasked", "committed", "evaluated", "part")
+TWICE = ("vote", "reserved", "masking", "masked", "marked", "unmasked", "committed", "evaluated", "part",
+         "silo paid", "silos sent")  # fmt: skip
 #: Of those, points at which no unmask request had left: charged all the same, since a crash cannot prove it.
-OVER = ("reserved", "masking", "masked", "marked")
+OVER = ("reserved", "masking", "masked", "marked", "silo paid", "silos sent")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,14 @@ def test_what_is_lost_is_what_no_checkpoint_holds(found: dict[str, Any]) -> None
     assert lost["saved"] == lost["unreserved"] == lost["torn"] == lost["report"] == "nothing"
 
 
+def test_a_silos_own_account_survives_and_never_under_counts(found: dict[str, Any]) -> None:
+    paid, sent = found["server"]["silo paid"], found["server"]["silos sent"]
+    assert (paid["account_before"], paid["models_before"]) == (2, 1)  # it paid for a model that never left
+    assert (paid["account"], paid["models"]) == (4, 3)
+    assert (sent["account_before"], sent["models_before"]) == (2, 2)
+    assert (sent["account"], sent["models"]) == (4, 4)
+
+
 def test_a_silo_that_dies_costs_its_round_only(found: dict[str, Any]) -> None:
     assert len(found["silos"]) >= 2 * 2 * 2  # what dies, exchanges, federations
     for row in found["silos"]:
@@ -72,8 +81,15 @@ def test_the_documented_table_is_that_of_the_script(found: dict[str, Any]) -> No
     """Words and counts of every row; the figures themselves are written by the script."""
     text = (ROOT / "docs" / "deployment.md").read_text()
     for row in found["server"].values():
-        cells = [row["words"], row["at_restart"], row["lost"]]
-        cells += [f"{row['charged_before']} / {row['sent_before']}", f"{row['charged']} / {row['sent']}"]
+        cells = [row["words"], row["at_restart"]]
+        if row["models"]:
+            cells += [
+                f"{row['account_before']} / {row['models_before']}",
+                f"{row['account']} / {row['models']}",
+            ]
+        else:
+            cells += [row["lost"], f"{row['charged_before']} / {row['sent_before']}"]
+        cells += [f"{row['charged']} / {row['sent']}"]
         assert "| " + " | ".join([*cells, row["rounds"]]) + " |" in text, row["words"]
     for row in found["silos"]:
         assert f"| {row['what']} | {row['exchange']} | {row['silos']} | {row['min_survivors']} |" in text
