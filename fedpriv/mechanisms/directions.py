@@ -149,17 +149,11 @@ class Directions:
 
     def _block(self, index: int, number: int) -> NDArray[np.float32]:
         if self._dense:
-            return self._basis[index, number * BLOCK : (number + 1) * BLOCK]
+            return self._basis[index, number * BLOCK : (number + 1) * BLOCK].copy()
         return self._normal(index, number) * np.float32(1.0 / self.norms[index])
 
     def _normal(self, index: int, number: int) -> NDArray[np.float32]:
-        size = min(BLOCK, self.dimension - number * BLOCK)
-        # A block draws far fewer than 2^64 integers, so that streams of different (number, index) never meet.
-        counter = np.array([0, 0, number, index], dtype=np.uint64)
-        generator = np.random.Generator(
-            np.random.Philox(key=int.from_bytes(self.seed, "little"), counter=counter)
-        )
-        return generator.standard_normal(size, dtype=np.float32)
+        return _normal(self.seed, self.dimension, index, number)
 
     @functools.cached_property
     def norms(self) -> tuple[float, ...]:
@@ -175,14 +169,9 @@ class Directions:
             math.sqrt(math.fsum(self._ahead(functools.partial(square, index)))) for index in range(self.count)
         )
 
-    @functools.cached_property
+    @property
     def _basis(self) -> NDArray[np.float32]:
-        gaussian = np.empty((self.dimension, self.count))
-        for index in range(self.count):
-            for number, start in enumerate(range(0, self.dimension, BLOCK)):
-                gaussian[start : start + BLOCK, index] = self._normal(index, number)
-        q, r = np.linalg.qr(gaussian)
-        return np.ascontiguousarray((q * np.sign(np.diag(r))).T.astype(np.float32))
+        return _orthonormal(self.seed, self.dimension, self.count)
 
     def _ahead(self, make: Callable[[int], T]) -> Iterator[T]:
         """``make(block)`` for every block, in order, some ahead of time: numpy draws without the GIL."""
@@ -203,6 +192,27 @@ class Directions:
             finally:
                 for future in waiting:
                     future.cancel()
+
+
+def _normal(seed: bytes, dimension: int, index: int, number: int) -> NDArray[np.float32]:
+    size = min(BLOCK, dimension - number * BLOCK)
+    # A block draws far fewer than 2^64 integers, so that streams of different (number, index) never meet.
+    counter = np.array([0, 0, number, index], dtype=np.uint64)
+    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"), counter=counter))
+    return generator.standard_normal(size, dtype=np.float32)
+
+
+@functools.lru_cache(maxsize=1)  # the clients of a simulated round share a process
+def _orthonormal(seed: bytes, dimension: int, count: int) -> NDArray[np.float32]:
+    """K orthonormal rows, read-only."""
+    gaussian = np.empty((dimension, count))
+    for index in range(count):
+        for number, start in enumerate(range(0, dimension, BLOCK)):
+            gaussian[start : start + BLOCK, index] = _normal(seed, dimension, index, number)
+    q, r = np.linalg.qr(gaussian)
+    basis = np.ascontiguousarray((q * np.sign(np.diag(r))).T.astype(np.float32))
+    basis.flags.writeable = False
+    return basis
 
 
 def _num_cpus() -> int:

@@ -20,16 +20,20 @@ class ZerothOrderSettings(SettingsModel):
         "clip": positive(float),
         "smoothing": positive(float),
     }
-    default_grid: ClassVar[str] = '{"learning-rate": [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]}'
+    default_grid: ClassVar[str] = '{"learning-rate": [3.0, 10.0, 30.0, 100.0, 300.0]}'
 
     rounds: int = Field(100, ge=1, description="Rounds; the noise is solved for all of them.")
-    directions: int = Field(1, ge=1, description="Directions K, and numbers that a client sends, per round.")
-    learning_rate: float = Field(1.0, gt=0, description="Learning rate eta.")
+    directions: int = Field(16, ge=1, description="Directions K, and numbers that a client sends, per round.")
+    learning_rate: float = Field(
+        100.0,
+        gt=0,
+        description="Learning rate eta. A step sees K of d directions: d times a gradient step's rate is comparable.",
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="Learning rate over the rounds; linear and cosine end near 0."
     )
     clip: float = Field(
-        1.0, gt=0, description="Bound Delta on a client's mean two-point quotient in every direction."
+        0.1, gt=0, description="Bound Delta on a client's mean two-point quotient in every direction."
     )
     smoothing: float = Field(0.01, gt=0, description="Distance xi of the two points from the model.")
     direction_share: float = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 
@@ -14,7 +15,7 @@ from fedpriv.mechanisms.perturbation import two_point_quotients
 from fedpriv.mechanisms.zeroth_order import clipped_quotients
 from fedpriv.settings import PacZeroSettings, Settings, ZerothOrderSettings
 from fedpriv.tasks import task_of
-from fedpriv.tasks.base import Split
+from fedpriv.tasks.base import Split, Task
 from fedpriv.tasks.federated import client_data
 from fedpriv.tasks.objective import ModelObjective
 from fedpriv.tasks.training import evaluate
@@ -39,10 +40,16 @@ def initial_arrays(settings: Settings) -> dict[str, np.ndarray]:
 
 def _objective(settings: Settings, split: Split) -> ModelObjective:
     task = task_of(settings)
-    model = task.build_model(settings.run.model, settings.run.seed)
+    model = _shared_model(task, settings.run.model, settings.run.seed)
     if task.smoothness(settings.run.model) is not None:
         model, split = model.double(), Split(split.x.double(), split.y)
     return ModelObjective(model, split)
+
+
+@functools.lru_cache(maxsize=1)
+def _shared_model(task: Task, name: str, seed: int) -> torch.nn.Module:
+    """One model for all rounds of a process: its weights are replaced before every use."""
+    return task.build_model(name, seed)
 
 
 def sign_trial(settings: Settings, partition: int) -> float:
@@ -82,8 +89,7 @@ def _trial(
     """Noise-free rounds of one client; ``step`` turns mean quotients into coefficients of the directions."""
     data = client_data(settings, partition)
     objective = _objective(settings, data.train)
-    state = objective.model.state_dict()
-    arrays = {name: tensor.detach().float().numpy().copy() for name, tensor in state.items()}
+    arrays = initial_arrays(settings)
     layout = ArrayLayout.of(arrays)
     ball = None
     if projection is not None:
