@@ -18,18 +18,18 @@ def _fail(error: Exception) -> typer.Exit:
 
 @app.command("list")
 def list_datasets() -> None:
-    """List the tasks and where their data is."""
+    """List the tasks, where their data is, and the language models of the task sentiment."""
     from rich.console import Console
     from rich.table import Table
 
     from fedpriv.tasks import TASK_NAMES
     from fedpriv.tasks.sources.cache import find_dataset, read_manifest
-    from fedpriv.tasks.sources.recipes import FETCHABLE, load_recipe
+    from fedpriv.tasks.sources.recipes import FETCHABLE, MODELS, load_recipe
 
     table = Table(box=None, pad_edge=False)
     for column in ("task", "data", "licence"):
         table.add_column(column, overflow="fold")
-    for name in TASK_NAMES:
+    for name in (*TASK_NAMES, *MODELS):
         if name not in FETCHABLE:
             table.add_row(name, "bundled with scikit-learn", "BSD-3-Clause")
             continue
@@ -38,7 +38,8 @@ def list_datasets() -> None:
             where = f"not here; type: fedpriv data fetch {name}"
         else:
             manifest = read_manifest(folder)
-            where = f"{manifest['num_examples']:,} examples from {manifest['source']} in {folder}"
+            what = "language model" if name in MODELS else f"{manifest['num_examples']:,} examples"
+            where = f"{what} from {manifest['source']} in {folder}"
         table.add_row(name, where, load_recipe(name).license)
     Console(width=None if os.isatty(1) else 200).print(table)
 
@@ -61,6 +62,24 @@ def fetch_dataset(
         fetch(name, source=source, force=force, report=typer.echo)
     except (FetchError, ValueError, OSError) as error:
         raise _fail(error) from error
+
+
+@app.command("check")
+def check_file(
+    file: Annotated[
+        Path, typer.Argument(help="CSV or Parquet file, as the node config names it (data-path).")
+    ],
+    task: Annotated[str, typer.Option(help="Task whose columns it must have: adult or breast-cancer.")],
+    min_rows: Annotated[int, typer.Option(help="Fewest rows (min-partition-size of the run).")] = 5,
+) -> None:
+    """Check a silo's own file as a run would; says columns and rows that do not fit. Sends nothing."""
+    from fedpriv.tasks.silo_data import SiloDataError, silo_data
+
+    try:
+        found = silo_data(file, task, min_rows, 0.0, 0)
+    except SiloDataError as error:
+        raise _fail(error) from error
+    typer.echo(f"{file}: {len(found.train)} rows fit task {task}")
 
 
 @app.command("partition")

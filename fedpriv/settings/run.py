@@ -43,7 +43,9 @@ class RunSettings(SettingsModel):
     num_clients: int = Field(50, ge=1, description="Clients in the federation; must match what is online.")
     partition: Literal["iid", "dirichlet"] = Field("dirichlet", description="Simulated split of the data.")
     alpha: float = Field(0.5, gt=0, description="Dirichlet concentration over labels; small is more skewed.")
-    min_partition_size: int = Field(5, ge=1, description="Fewest examples of a simulated client.")
+    min_partition_size: int = Field(
+        5, ge=1, description="Fewest examples of a client: simulated, or rows of a silo's own file."
+    )
     seed: int = Field(
         0, ge=0, description="Seed of everything that is not secret: split, models, data order."
     )

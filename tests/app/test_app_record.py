@@ -203,3 +203,17 @@ def test_the_plan_of_a_record_level_run() -> None:
 def test_columns_are_those_of_the_data_set() -> None:
     frame: pd.DataFrame = load_breast_cancer(as_frame=True).frame
     assert tuple(frame.columns) == (*BREAST_CANCER_COLUMNS, "target")
+
+
+def test_client_level_stages_take_the_silos_files_too_and_a_broken_one_abstains(
+    run_app: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = write_silos(tmp_path)
+    config = {"task": "breast-cancer", "num-clients": 3, "delta": 0.1, "train.rounds": 1, "min-survivors": 3}
+    config |= {"secure-sum": "simulated", "target-epsilon": 200.0, "tune.noise-multiplier": 0.2}
+    folder = run_app(config, node_config=lambda silo: {"data-path": str(paths[silo])})
+    report = read_report(folder)
+    assert report.unit == "client" and report.stages[0].vote is not None
+    assert report.stages[1].rounds[0].survivors == 3  # the broken one sends zeros and its noise share
+    assert "c.csv: column 'mean area', row 7" in caplog.text
+    assert "this client contributes zeros" in caplog.text

@@ -198,3 +198,16 @@ def test_a_client_of_the_app_takes_its_own_file(tmp_path: Path) -> None:
     assert (len(found.train), len(found.validation)) == (16, 4)
     with pytest.raises(SiloDataError, match="at least 30"):
         client_data(resolve_settings({"task": "adult", "min-partition-size": 30}), str(path))
+
+
+def test_the_command_checks_a_file_as_a_run_does(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from fedpriv.cli.data import app
+
+    table().to_csv(tmp_path / "a.csv", index=False)
+    arguments = ["check", str(tmp_path / "a.csv"), "--task", "adult", "--min-rows"]
+    good = CliRunner().invoke(app, [*arguments, "4"])
+    assert good.exit_code == 0 and "4 rows fit task adult" in good.output
+    bad = CliRunner().invoke(app, [*arguments, "5"])
+    assert bad.exit_code == 1 and "holds 4 rows, at least 5 are needed" in bad.output
