@@ -31,7 +31,8 @@ def record_gradients(
 class ModelRecordGradients:
     """Cross-entropy gradients per record, by ``torch.func``: one vectorised backward pass for a whole batch.
 
-    The function that is differentiated sees a single record (as a batch of one), so no layer can mix records.
+    The function that is differentiated sees a single record (as a batch of one), so no layer can mix records. A
+    model that cannot be vectorised (its control flow depends on values) is differentiated record by record.
 
     Parameters
     ----------
@@ -66,6 +67,7 @@ class ModelRecordGradients:
             output = func.functional_call(model, {**constants, **parameters}, (x.unsqueeze(0),))
             return functional.cross_entropy(output, y.unsqueeze(0))
 
+        self._loss, self._vectorised = loss, True
         # dropout, where a model has it, is drawn for every record by itself
         self._per_record = func.vmap(func.grad(loss), in_dims=(None, 0, 0), randomness="different")
 
@@ -83,7 +85,26 @@ class ModelRecordGradients:
             start += value.numel()
         rows = torch.from_numpy(np.asarray(records, dtype=np.int64))
         device = next(iter(parameters.values())).device
-        found = self._per_record(parameters, self.split.x[rows].to(device), self.split.y[rows].to(device))
-        flat = [found[name].reshape(len(rows), -1).to(torch.float32) for name in parameters]
-        gradients: NDArray[np.float32] = torch.cat(flat, dim=1).cpu().numpy()
+        x, y = self.split.x[rows].to(device), self.split.y[rows].to(device)
+        flat = self._all_at_once(parameters, x, y) if self._vectorised else None
+        if flat is None:
+            flat = torch.stack([self._one(parameters, x[i], y[i]) for i in range(len(rows))])
+        gradients: NDArray[np.float32] = flat.cpu().numpy()
         return gradients
+
+    def _all_at_once(
+        self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor | None:
+        try:
+            found = self._per_record(parameters, x, y)
+        except (
+            RuntimeError
+        ):  # how torch.func says that it cannot; a record that is at fault fails again below
+            self._vectorised = False
+            return None
+        return torch.cat([found[name].reshape(len(y), -1).to(torch.float32) for name in parameters], dim=1)
+
+    def _one(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+        found = torch.autograd.grad(self._loss(leaves, x, y), list(leaves.values()), materialize_grads=True)
+        return torch.cat([gradient.reshape(-1).to(torch.float32) for gradient in found])

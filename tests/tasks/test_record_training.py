@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -104,3 +106,46 @@ def test_a_record_without_a_finite_gradient_leaves_the_others_alone() -> None:
     found = ModelRecordGradients(model, split).gradients(weights_of(model), RECORDS)
     assert np.isnan(found[2]).any()
     np.testing.assert_array_equal(found[[0, 1, 3]], clean[[0, 1, 3]])
+
+
+class Gated(nn.Module):
+    """Control flow that depends on values: torch.func cannot vectorise it. One layer is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.unused = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x) if float(x.sum()) > 0 else self.down(x)
+
+
+def test_a_model_that_cannot_be_vectorised_goes_record_by_record() -> None:
+    model, split = Gated(), some(0, 4)
+    gradients = ModelRecordGradients(model, split)
+    found = [gradients.gradients(weights_of(model), RECORDS) for _ in range(2)]
+    expected = []
+    for i in RECORDS:
+        loss = functional.cross_entropy(model(split.x[i : i + 1]), split.y[i : i + 1])
+        parts = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+        expected.append(np.concatenate([part.numpy().ravel() for part in parts]))
+    np.testing.assert_allclose(found[0], np.array(expected), rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("part", ["readout", "last-block", "last-block-all", "lora", "all"])
+def test_all_parts_of_a_language_model_against_a_loop(tmp_path: Path, part: str) -> None:
+    from made_language import made_sentences, write_model
+
+    from fedpriv.tasks.language import load_backbone
+    from fedpriv.tasks.language_features import represent
+    from fedpriv.tasks.language_models import build
+    from fedpriv.tasks.sentiment import PARTS
+
+    folder = str(write_model(tmp_path / "llama", "llama", True))
+    sentences = made_sentences(12, seed=0)[0]
+    x = torch.from_numpy(represent(load_backbone(folder), sentences, PARTS[part]).astype(np.float32))
+    split, model = Split(x, torch.arange(12) % 2), build(part, folder, seed=1)
+    weights = weights_of(model)
+    found = ModelRecordGradients(model, split).gradients(weights, RECORDS)
+    np.testing.assert_allclose(found, loop(model, split, RECORDS), rtol=2e-3, atol=2e-5)
+    assert np.linalg.norm(found, axis=1).min() > 0
