@@ -64,10 +64,7 @@ METHODS = (
     Method("MeZO, no privacy (64 a step)", "mezo", rates=MEAN_RATES, batch=64),
     Method("sign of the full quotient, no privacy", "sign", rates=SIGN_RATES),
     Method("PACZero-ZPL", "zpl", rates=PAC_RATES),
-    *(
-        Method(f"PACZero-MI, {nats:g} nats", "mi", nats, rates=PAC_RATES)
-        for nats in (1e-4, 0.11, 0.33, 0.68)
-    ),
+    *(Method(f"PACZero-MI, {nats:g} nats", "mi", nats, rates=PAC_RATES) for nats in (1e-4, 0.11, 0.33, 0.68)),
     *(
         Method(
             f"DP zeroth-order, K = {k}, epsilon {epsilon:g}",
