@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import get_args
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 
 from fedpriv import wire
 from fedpriv.clients.noise_share import integer, log_failure, record_of
-from fedpriv.mechanisms.directions import SEED_BYTES, Kind
+from fedpriv.mechanisms.directions import KINDS, SEED_BYTES
 from fedpriv.mechanisms.model_identity import ID_BYTES, model_identity
 from fedpriv.mechanisms.zeroth_order import PublicStep, replay
 from fedpriv.secure_sum import Refusal
@@ -95,7 +94,7 @@ def _rebuilt(
 
 def _steps(record: ConfigRecord) -> list[PublicStep]:
     seeds, kind = record.get(wire.MODEL_SEEDS), record.get(wire.ZEROTH_ORDER_KIND)
-    if not isinstance(seeds, bytes) or len(seeds) % SEED_BYTES or kind not in get_args(Kind):
+    if not isinstance(seeds, bytes) or len(seeds) % SEED_BYTES or kind not in KINDS:
         raise Refusal(ErrorCode.BAD_REQUEST)
     count = len(seeds) // SEED_BYTES
     if count > MAX_STEPS:

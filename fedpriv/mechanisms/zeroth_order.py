@@ -33,7 +33,7 @@ class PublicStep:
     ----------
     seed : bytes
         Seed of the directions.
-    kind : {"orthonormal", "independent"}
+    kind : {"orthonormal", "independent", "signs"}
         Kind of the directions.
     coefficients : tuple of float
         c_k: learning rate times released quotient over K.

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 from fedpriv.accounting.events import PrivacyEvent
-from fedpriv.accounting.validators import InvalidArgument, check_integer, check_positive
+from fedpriv.accounting.validators import InvalidArgument, check_choice, check_integer, check_positive
 from fedpriv.accounting.vocabulary import Adjacency, View
 from fedpriv.mechanisms import Sampler
-from fedpriv.mechanisms.directions import Kind, best_kind
+from fedpriv.mechanisms.directions import KINDS, Kind, best_kind
 from fedpriv.plans.base import Forecast, Hypothesis, Plan
 from fedpriv.plans.dpsgd_dc import DpsgdDcPlan
 from fedpriv.plans.noise import NoiseKind, NoiseModel
@@ -34,7 +34,7 @@ class ZerothOrderPlan(Plan):
         xi > 0, the distance of the two points from the model.
     direction_share : float
         beta in (0, 1]: part of the noise energy that lies along the directions.
-    kind : {"orthonormal", "independent"}
+    kind : {"orthonormal", "independent", "signs"}
         Of the directions.
     """
 
@@ -47,6 +47,7 @@ class ZerothOrderPlan(Plan):
     def __post_init__(self) -> None:
         check_integer(1, dimension=self.dimension)
         check_positive(smoothing=self.smoothing)
+        check_choice(KINDS, kind=self.kind)
         if not 0.0 < self.direction_share <= 1.0:
             raise InvalidArgument(
                 f"direction_share: {self.direction_share} is outside (0, 1]; without noise along the directions "
@@ -72,6 +73,7 @@ class ZerothOrderPlan(Plan):
         colluders: int = 0,
         seeded: bool = False,
         idle_clients_train: bool = True,
+        direction_kind: Kind | None = None,
     ) -> ZerothOrderPlan:
         """Choose the grid for a noise multiplier on the sum of quotient vectors and size the noise shares.
 
@@ -83,6 +85,8 @@ class ZerothOrderPlan(Plan):
             Delta on every quotient.
         noise_multiplier : float
             Guaranteed noise of the sum, per coordinate, over ``sqrt(K) Delta``.
+        direction_kind : {"orthonormal", "independent", "signs"}, optional
+            By default :func:`fedpriv.mechanisms.directions.best_kind`.
         """
         check_integer(1, directions=directions)
         check_positive(clip=clip)
@@ -102,7 +106,8 @@ class ZerothOrderPlan(Plan):
             # a mean quotient is often far below its clip, and rounding toward zero must leave it alone
             rounding_share=1e-5,
         )
-        return cls(sums, dimension, smoothing, direction_share, best_kind(dimension, directions))
+        kind_of_directions = direction_kind or best_kind(dimension, directions)
+        return cls(sums, dimension, smoothing, direction_share, kind_of_directions)
 
     def with_values(self, *, clip: float, smoothing: float) -> ZerothOrderPlan:
         """The same plan for another clip and smoothing: noise and grid scale with the clip, the events stay."""

@@ -24,6 +24,11 @@ class ZerothOrderSettings(SettingsModel):
 
     rounds: int = Field(100, ge=1, description="Rounds; the noise is solved for all of them.")
     directions: int = Field(16, ge=1, description="Directions K, and numbers that a client sends, per round.")
+    direction_kind: Literal["uniform", "signs"] = Field(
+        "uniform",
+        description="Law of the directions: orthonormal and uniform (independent where K times the model's size is "
+        "too large), or random signs, which are made much quicker for large models and never amplify.",
+    )
     learning_rate: float = Field(
         100.0,
         gt=0,

@@ -48,6 +48,7 @@ class ZerothOrderStage(RoundsStage):
                 rounds=own.rounds,
                 colluders=run.colluders,
                 seeded=run.seeded_noise,
+                direction_kind="signs" if own.direction_kind == "signs" else None,
             )
 
         return Planner(build, own.noise_multiplier, "zeroth-order.noise-multiplier")

@@ -38,7 +38,7 @@ class Downlink:
         Whether models follow from their predecessors by public steps alone (no noise at the server, no
         projection). Then a client that has a model gets the steps since; one that has none, or for which the
         steps would be larger, gets the model.
-    kind : {"orthonormal", "independent"}
+    kind : {"orthonormal", "independent", "signs"}
         Of the directions of all steps.
     initial : bytes, optional
         `fedpriv.mechanisms.model_identity` of the model that every client can build by itself: no client is

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedpriv.mechanisms import ArrayLayout, Ball
-from fedpriv.mechanisms.directions import SEED_BYTES, Directions
+from fedpriv.mechanisms.directions import SEED_BYTES, Directions, Kind
 from fedpriv.mechanisms.perturbation import two_point_quotients
 from fedpriv.mechanisms.zeroth_order import clipped_quotients
 from fedpriv.settings import PacZeroSettings, Settings, ZerothOrderSettings
@@ -74,7 +74,8 @@ def zeroth_order_trial(settings: Settings, partition: int) -> float:
         return own.learning_rate / own.directions * clipped_quotients(mean, own.clip)
 
     ball = (own.radius, own.center) if own.radius > 0 else None
-    return _trial(settings, partition, own.smoothing, np.inf, own.directions, step, ball)
+    kind: Kind | None = "signs" if own.direction_kind == "signs" else None
+    return _trial(settings, partition, own.smoothing, np.inf, own.directions, step, ball, kind)
 
 
 def _trial(
@@ -85,6 +86,7 @@ def _trial(
     count: int,
     step: Callable[[np.ndarray], np.ndarray],
     projection: tuple[float, str] | None,
+    kind: Kind | None = None,
 ) -> float:
     """Noise-free rounds of one client; ``step`` turns mean quotients into coefficients of the directions."""
     data = client_data(settings, partition)
@@ -97,7 +99,7 @@ def _trial(
         ball = Ball(radius, layout.flatten(arrays) if center == "initial" else None)
     for number in range(TRIAL_FACTOR * settings.tune.proxy_rounds):
         seed = hashlib.sha256(f"{settings.run.seed}:trial:{number}".encode()).digest()[:SEED_BYTES]
-        directions = Directions(seed, layout.size, count)
+        directions = Directions(seed, layout.size, count, kind)
         quotients = two_point_quotients(objective.load(arrays), directions, smoothing)
         mean = clipped_quotients(quotients, record_clip).mean(axis=1)
         weights = layout.flatten(arrays) - directions.combine(step(mean))

@@ -32,6 +32,44 @@ def test_independent_directions_have_unit_length_and_do_not_claim_more() -> None
     assert np.abs(found @ found.T - np.eye(8)).max() > 1e-3
 
 
+@pytest.mark.parametrize("d", [1, 63, 64, 1000, 2 * module.BLOCK + 5])
+def test_signs_have_unit_length_and_fair_coins(d: int) -> None:
+    directions = Directions(SEED, d, 3, "signs")
+    found = matrix(directions)
+    assert np.allclose(np.abs(found), 1 / np.sqrt(d), rtol=1e-6)
+    assert directions.norms == ()
+    assert abs(np.sign(found).sum()) <= 6 * np.sqrt(3 * d) + 1
+    if d >= 1000:
+        assert np.abs(found @ found.T - np.eye(3)).max() < 6 / np.sqrt(d)
+        tail = np.sign(found[:, 1:]) * np.sign(found[:, :-1])
+        assert np.abs(tail.mean(axis=1)).max() < 6 / np.sqrt(d)
+
+
+def test_norms_of_somebody_else_are_taken_and_checked() -> None:
+    own = Directions(SEED, 500, 2, "independent")
+    assert np.array_equal(Directions(SEED, 500, 2, "independent", own.norms).direction(1), own.direction(1))
+    doubled = Directions(SEED, 500, 2, "independent", [2 * norm for norm in own.norms])
+    assert np.allclose(doubled.direction(0), own.direction(0) / 2)
+    assert Directions(SEED, 500, 2).norms == ()
+    for wrong in ([1.0], [1.0, 0.0], [1.0, float("nan")]):
+        with pytest.raises(InvalidArgument, match="norms: 2 positive"):
+            Directions(SEED, 500, 2, "independent", wrong)
+
+
+def test_blocks_made_in_threads_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    d = module.THREADED_BLOCKS * module.BLOCK + 3
+    monkeypatch.setattr(module, "_num_cpus", lambda: 3)
+    threaded = Directions(SEED, d, 1)
+    found, combined = threaded.direction(0), threaded.combine([0.5])
+    norm = threaded.norms
+    monkeypatch.setattr(module, "_num_cpus", lambda: 1)
+    alone = Directions(SEED, d, 1)
+    assert np.array_equal(found, alone.direction(0))
+    assert np.array_equal(combined, alone.combine([0.5]))
+    assert norm == alone.norms
+    next(iter(threaded.blocks(0)))  # whoever stops early leaves no thread behind
+
+
 def test_best_kind_follows_size() -> None:
     assert best_kind(10**9, 1) == "orthonormal"
     assert best_kind(4, 5) == "independent"

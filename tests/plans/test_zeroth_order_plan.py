@@ -198,6 +198,7 @@ def test_one_fact_that_fails_means_composition(change: dict[str, Any]) -> None:
         {"sampler": PoissonCohort(0.5), "kind": "central"},
         {"seeded": True},
         {"noise_multiplier": 0.0},
+        {"direction_kind": "signs"},
     ],
     ids=lambda change: next(iter(change)),
 )

@@ -95,7 +95,7 @@ def slopes(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(N, D)) / math.sqrt(D)
 
 
-@pytest.mark.parametrize("kind", ["orthonormal", "independent"])
+@pytest.mark.parametrize("kind", ["orthonormal", "independent", "signs"])
 def test_without_noise_the_step_is_the_formula(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(noise_multiplier=0.0, direction_share=1.0)
     object.__setattr__(plan, "kind", kind)
