@@ -181,6 +181,7 @@ def draw(rows: list[dict[str, Any]], references: dict[str, float], path: Path) -
             label=f"K = {k}",
         )
     right.set_xscale("log")
+    right.minorticks_off()
     right.set_xticks([0.5, 1, 2, 6], ["0.5", "1", "2", "6"])
     right.set_xlabel("epsilon at delta 1e-5 (record level)")
     right.set_title("DP zeroth-order", loc="left", fontweight="bold")
