@@ -68,6 +68,7 @@ class RecordZerothOrderPlan(Plan):
         min_survivors: int,
         rounds: int,
         seeded: bool = False,
+        direction_kind: Kind | None = None,
     ) -> RecordZerothOrderPlan:
         """Choose the grids for a noise multiplier on ``sqrt(K) Delta``."""
         check_integer(1, directions=directions)
@@ -87,7 +88,7 @@ class RecordZerothOrderPlan(Plan):
             length=directions,
             seeded=seeded,
         )
-        return cls(silos, dimension, smoothing, best_kind(dimension, directions))
+        return cls(silos, dimension, smoothing, direction_kind or best_kind(dimension, directions))
 
     @property
     def adjacency(self) -> Adjacency:  # type: ignore[override]

@@ -41,6 +41,7 @@ class RecordZerothOrderStage(RoundsStage):
                 min_survivors=fewest_silos(settings),
                 rounds=own.rounds,
                 seeded=run.seeded_noise,
+                direction_kind="signs" if own.direction_kind == "signs" else None,
             )
 
         return Planner(build, own.noise_multiplier, "zeroth-order.noise-multiplier")
