@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import bdtrc, chdtr, chdtrc, chdtri, ndtr, ndtri
 
+from fedpriv.accounting.allocation_events import RandomAllocation
 from fedpriv.accounting.events import FixedSizeGaussian, NonPrivate, PoissonGaussian, PrivacyEvent
 from fedpriv.accounting.vocabulary import View
 from fedpriv.audit.ledger_check import check_messages
@@ -58,7 +59,7 @@ def _findings(stage: str, probes: Probes) -> Iterator[Finding]:
         f"worst canary ({worst}) moves the sum by {shifts[worst]:.4g} of the plan's sensitivity",
     )
     yield from _events(stage, probes, counted, shifts[worst])
-    yield check_messages(stage, probes.plan, probes.play_with)
+    yield check_messages(stage, probes.plan, probes.play_with, charged_once=probes.charged_once)
 
 
 def _limits(square: float, count: int) -> tuple[float, float]:
@@ -143,9 +144,8 @@ def _events(stage: str, probes: Probes, counted: NoiseSample, worst: float) -> I
     plan = probes.plan
     square = float(np.sum((counted.draws / counted.guaranteed_std) ** 2))
     _, highest = _limits(square, counted.draws.size)
-    sensitivity = float(plan.sensitivity_units) if hasattr(plan, "sensitivity_units") else 1.0
     # the largest noise over sensitivity that the measurements allow
-    possible = counted.guaranteed_std * highest**0.5 / (sensitivity * max(worst, 1e-12))
+    possible = counted.guaranteed_std * highest**0.5 / (probes.sensitivity_units * max(worst, 1e-12))
     possible *= 1.0 + SHIFT_TOLERANCE
     seen = probes.participation()
     for event, views in _by_event(plan).items():
@@ -176,6 +176,8 @@ def _sampling_rate(event: PrivacyEvent) -> float:
         return event.sampling_rate
     if isinstance(event, FixedSizeGaussian):
         return event.sample_size / event.population_size
+    if isinstance(event, RandomAllocation):
+        return 1.0 / event.bins
     return 1.0
 
 

@@ -71,6 +71,13 @@ class Probes(ABC):
     """Small experiments on a mechanism, for the consistency checks."""
 
     plan: Plan
+    #: The first release of a stage pays for all of them.
+    charged_once: ClassVar[bool] = False
+
+    @property
+    def sensitivity_units(self) -> float:
+        """The plan's sensitivity, in grid steps."""
+        return float(self.plan.sensitivity_units)  # type: ignore[attr-defined]
 
     @abstractmethod
     def noise(self, *, counted: bool) -> NoiseSample:

@@ -10,6 +10,8 @@ from fedpriv.audit.target import Setup, Target
 #: Class of the plan -> module and class of the target.
 TARGETS: dict[str, str] = {
     "VotePlan": "fedpriv.audit.targets.vote:VoteTarget",
+    "ZerothOrderPlan": "fedpriv.audit.targets.zeroth_order:ZerothOrderTarget",
+    "MatrixPlan": "fedpriv.audit.targets.matrix:MatrixTarget",
     "DpsgdDcPlan": "fedpriv.audit.targets.dpsgd_dc:DpsgdDcTarget",
 }
 

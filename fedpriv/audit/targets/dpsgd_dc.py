@@ -39,6 +39,7 @@ from fedpriv.audit.targets.updates import (
     plain,
     push,
     quiet,
+    unflattened,
     zeros_like,
 )
 from fedpriv.ledger import Ledger
@@ -204,15 +205,6 @@ class DpsgdDcTarget(PlanTarget):
 
     def probes(self) -> DpsgdDcProbes:
         return DpsgdDcProbes(self.configured_plan)
-
-
-def unflattened(flat: np.ndarray, model: Arrays) -> Arrays:
-    """A flat vector cut into arrays of a model's shapes."""
-    found, start = {}, 0
-    for name, value in model.items():
-        found[name] = flat[start : start + value.size].reshape(value.shape)
-        start += value.size
-    return found
 
 
 class DpsgdDcProbes(Probes):

@@ -123,6 +123,15 @@ def negated(update: Arrays) -> Arrays:
     return {name: -value for name, value in update.items()}
 
 
+def unflattened(flat: np.ndarray, model: Arrays) -> Arrays:
+    """A flat vector cut into arrays of a model's shapes."""
+    found, start = {}, 0
+    for name, value in model.items():
+        found[name] = flat[start : start + value.size].reshape(value.shape)
+        start += value.size
+    return found
+
+
 def plain(value: Any) -> np.ndarray:
     """A flat float64 copy of a model."""
     return np.concatenate([array.numpy().astype(np.float64).reshape(-1) for array in value.values()])
