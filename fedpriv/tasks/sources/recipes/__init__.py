@@ -54,7 +54,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A data set that can be fetched."""
+    """A data set or language model that can be fetched.
+
+    Attributes
+    ----------
+    name, title, license, homepage : str
+        For people.
+    sources : tuple of Source
+        Tried in this order.
+    needs : tuple of str
+        Other recipes without which it is of no use; they are fetched first.
+    """
 
     name: str
     title: str
@@ -64,12 +74,14 @@ class Recipe:
     needs: tuple[str, ...] = ()
 
 
-#: Data sets that have a recipe.
-FETCHABLE = ("fashion-mnist", "mnist", "cifar10", "adult", "sentiment", "smollm2")
+#: Data sets and language models that have a recipe.
+DATA_SETS = ("fashion-mnist", "mnist", "cifar10", "adult", "sentiment")
+MODELS = ("smollm2",)
+FETCHABLE = (*DATA_SETS, *MODELS)
 
 
 def load_recipe(name: str) -> Recipe:
-    """Read the recipe of a data set.
+    """Read the recipe of a data set or model.
 
     Raises
     ------
