@@ -50,8 +50,8 @@ BLOCK_INPUT: Representation = "block-input"
 ATTENDED: Representation = "attended"
 LAST_TOKEN: Representation = "last-token"
 
-#: Public sentences have features of this root-mean-square norm, a good scale for the learning rates of the other tasks.
-FEATURE_SCALE = 3.0
+#: Root-mean-square norm of the public sentences' features.
+FEATURE_SCALE = 1.0
 #: Sentences per query and per forward pass; seconds to wait for another process that writes.
 _CHUNK, _BATCH, _PATIENCE = 256, 32, 600.0
 
