@@ -78,7 +78,9 @@ class ProcessFederation:
         """Command line that takes the place of docker compose."""
         return [sys.executable, str(self.folder / "deploy" / "loopback.py")]
 
-    def make(self, target: str, timeout: float = 1500.0, **variables: str) -> subprocess.CompletedProcess[str]:
+    def make(
+        self, target: str, timeout: float = 1500.0, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """``make target`` with the environment that runs the tests."""
         installed = Path(sys.prefix) / "installed"
         values = {"VENV": sys.prefix, "APP": str(ROOT), "COMPOSE": " ".join(self.loopback)} | variables

@@ -32,5 +32,7 @@ def convert_gguf(folder: Path, target: Path) -> int:
     plain = AutoModelForCausalLM.from_config(quantised.config)
     plain.load_state_dict(quantised.state_dict())
     plain.save_pretrained(target)
-    AutoTokenizer.from_pretrained(folder, gguf_file=files[0].name, local_files_only=True).save_pretrained(target)
+    AutoTokenizer.from_pretrained(folder, gguf_file=files[0].name, local_files_only=True).save_pretrained(
+        target
+    )
     return sum(parameter.numel() for parameter in plain.parameters())
