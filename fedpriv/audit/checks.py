@@ -14,6 +14,7 @@ from scipy.special import bdtrc, chdtr, chdtrc, chdtri, ndtr, ndtri
 
 from fedpriv.accounting.allocation_events import RandomAllocation
 from fedpriv.accounting.events import FixedSizeGaussian, NonPrivate, PoissonGaussian, PrivacyEvent
+from fedpriv.accounting.local_steps import LocalSteps
 from fedpriv.accounting.vocabulary import View
 from fedpriv.audit.ledger_check import check_messages
 from fedpriv.audit.result import Finding
@@ -176,6 +177,8 @@ def _sampling_rate(event: PrivacyEvent) -> float:
         return event.sampling_rate
     if isinstance(event, FixedSizeGaussian):
         return event.sample_size / event.population_size
+    if isinstance(event, LocalSteps):
+        return event.sampling_rate
     if isinstance(event, RandomAllocation):
         return 1.0 / event.bins
     return 1.0

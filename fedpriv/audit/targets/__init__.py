@@ -12,6 +12,8 @@ TARGETS: dict[str, str] = {
     "VotePlan": "fedpriv.audit.targets.vote:VoteTarget",
     "ZerothOrderPlan": "fedpriv.audit.targets.zeroth_order:ZerothOrderTarget",
     "MatrixPlan": "fedpriv.audit.targets.matrix:MatrixTarget",
+    "PacZeroPlan": "fedpriv.audit.targets.pac_zero:PacZeroTarget",
+    "RecordLevelPlan": "fedpriv.audit.targets.record_level:RecordLevelTarget",
     "DpsgdDcPlan": "fedpriv.audit.targets.dpsgd_dc:DpsgdDcTarget",
 }
 

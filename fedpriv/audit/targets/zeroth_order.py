@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 
 from fedpriv import wire
@@ -27,6 +26,7 @@ from fedpriv.audit.target import (
     few_clients,
     signal_ratio,
 )
+from fedpriv.audit.targets.linear import LinearLosses
 from fedpriv.audit.targets.updates import plain, quiet
 from fedpriv.clients import zeroth_order_mod
 from fedpriv.ledger import Ledger
@@ -45,30 +45,6 @@ _FEW = 8
 
 Slopes = Callable[[int], "np.ndarray | None"]
 """From partition to the slope of the client's linear loss, shape (d,); None for a client that fails."""
-
-
-class LinearLosses:
-    """One record whose loss is linear in the model.
-
-    Parameters
-    ----------
-    arrays : dict of str to np.ndarray
-        The model.
-    slope : np.ndarray
-        Shape (d,).
-    """
-
-    num_records = 1
-
-    def __init__(self, arrays: dict[str, np.ndarray], slope: np.ndarray) -> None:
-        self.parameters = [torch.from_numpy(np.array(array)) for array in arrays.values()]
-        self._slope = slope
-
-    def losses(self, records: np.ndarray | None = None) -> np.ndarray:
-        """The one loss."""
-        flat = np.concatenate([parameter.numpy().reshape(-1) for parameter in self.parameters])
-        with np.errstate(all="ignore"):
-            return np.array([float(flat @ self._slope)])
 
 
 class _Federation:
