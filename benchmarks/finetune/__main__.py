@@ -14,12 +14,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from benchmarks.finetune import report, silos
 from benchmarks.finetune.data import Sentences, class_balance, linear_probe, load, zero_shot
-from benchmarks.finetune.methods import MANY_SHARE, METHODS, Method, Trained, run
+from benchmarks.finetune.methods import MANY_SHARE, METHODS, Method, Trained, run, with_rates
 from benchmarks.output import Stopwatch, quiet, write_results
 
 RESULTS = Path(__file__).parent / "results"
 TRAIN, VALIDATION, TOTAL = 1000, 248, 2048
-BLOCK_TRAIN, BLOCK_VALIDATION, BLOCK_TOTAL = 256, 128, 640
+BLOCK_TRAIN, BLOCK_VALIDATION, BLOCK_TOTAL = 128, 64, 384
 CLIP = 0.1
 #: Rows of the last block: forward passes of a whole block make them dear.
 BLOCK_METHODS = ("MeZO, no privacy (64 a step)", "PACZero-ZPL")
@@ -76,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=1000, help="steps of the head's rows")
     parser.add_argument(
-        "--block-rounds", type=int, default=200, help="steps of the last block's rows; 0: none"
+        "--block-rounds", type=int, default=120, help="steps of the last block's rows; 0: none"
     )
-    parser.add_argument("--silo-rounds", type=int, default=300, help="rounds over eight silos; 0: none")
+    parser.add_argument("--silo-rounds", type=int, default=150, help="rounds over eight silos; 0: none")
     parser.add_argument("--subsets", type=int, default=126)
     parser.add_argument("--quick", action="store_true", help="a smoke run: few sentences, few steps")
     parser.add_argument("--cache", type=Path, help="file that keeps finished runs")
@@ -111,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for method in METHODS:
             if method.name in BLOCK_METHODS:
                 seeds = chosen.seeds
+                # adapters start at a model that works already: a tenth of the head's rates
+                method = with_rates(method, tuple(rate / 10 for rate in method.rates))
                 blocks.append(measure(method, block, seeds, chosen.block_rounds, chosen.subsets, cache))
                 print(report.line(blocks[-1]), flush=True)
     federated = []

@@ -34,8 +34,8 @@ class Evidence:
     ----------
     success, low, high : float
         Share of right guesses, and its 95 % Clopper-Pearson interval.
-    information : float
-        Mean of the divergence of the posterior from uniform, nats.
+    information, error : float
+        Mean of the divergence of the posterior from uniform, nats, and its standard error.
     agreement : float
         p-value of the test that bits agree with the secret subset's sign no more often than by chance.
     """
@@ -44,6 +44,7 @@ class Evidence:
     low: float
     high: float
     information: float
+    error: float
     agreement: float
 
 
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             [
                 f"{variant}, M = {subsets}",
                 f"{nats:g}",
-                f"{found.information:.4f}",
+                f"{abs(found.information):.4f} ± {found.error:.4f}",
                 f"{100 * found.success:.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})",
                 f"{100 * bound:.1f}",
                 "yes" if found.low <= bound else "NO",
@@ -115,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "# PACZero under the best attack that its guarantee allows for\n\n"
         f"{chosen.runs} silos per row, {chosen.rounds} rounds, {RECORDS} records; the attacker knows all records and "
         "subsets and sees the real values before their sign is taken. *Spent, measured* is the mean divergence of the "
-        "posterior from uniform. The last column tests whether bits agree with the secret subset's sign more or less "
+        "posterior from uniform, with its standard error. The last column tests "
+        "whether bits agree with the secret subset's sign more or less "
         "often than a coin: for `zpl` they must not, for `mi` they should.\n\n"
         f"{markdown_table(header, rows)}\n{environment()}.\n"
     )
