@@ -111,8 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for method in METHODS:
             if method.name in BLOCK_METHODS:
                 seeds = chosen.seeds
-                # adapters start at a model that works already: a tenth of the head's rates
-                method = with_rates(method, tuple(rate / 10 for rate in method.rates))
+                # coordinates of the adapters count less: thirty times the head's rates
+                method = with_rates(method, tuple(30 * rate for rate in method.rates))
                 blocks.append(measure(method, block, seeds, chosen.block_rounds, chosen.subsets, cache))
                 print(report.line(blocks[-1]), flush=True)
     federated = []
