@@ -74,7 +74,10 @@ def attack(variant: Variant, nats: float, subsets: int, rounds: int, runs: int, 
         wins += int(guess == bool(members[release.secret, 0]))
     interval = stats.binomtest(wins, runs).proportion_ci(0.95, "exact")
     agreement = stats.binomtest(hits, disagreements).pvalue if disagreements else 1.0
-    return Evidence(wins / runs, interval.low, interval.high, float(np.mean(information)), float(agreement))
+    spread = float(np.std(information) / math.sqrt(runs))
+    return Evidence(
+        wins / runs, interval.low, interval.high, float(np.mean(information)), spread, float(agreement)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
