@@ -240,18 +240,27 @@ class Project:
             print(f"started {name}", flush=True)
 
     def keep(self, name: str) -> int:
-        """Run a service and start it again when it ends, as its restart policy says; until SIGTERM."""
+        """Run a service and start it again when it ends, as its restart policy says; until SIGTERM.
+
+        Where ``LOOPBACK_OWNER`` names a process, the end of that one ends the service too: a test that is killed
+        leaves nothing behind.
+        """
         stopped: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+        owner = int(os.environ.get("LOOPBACK_OWNER") or 0)
+
+        def ended() -> bool:
+            return bool(stopped) or (owner > 0 and not _alive(owner))
+
         again = self.services[name].get("restart", "no") != "no"
         delay = _RESTART_SECONDS[0]
-        while not stopped:
+        while not ended():
             began = time.monotonic()
             process = subprocess.Popen(self.command(name), stdin=subprocess.DEVNULL, start_new_session=True)
             (self.state / f"{name}.pid").write_text(str(process.pid))
-            while process.poll() is None and not stopped:
+            while process.poll() is None and not ended():
                 time.sleep(0.2)
-            if stopped:
+            if ended():
                 process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=_STOP_SECONDS)
@@ -264,7 +273,7 @@ class Project:
             ran = time.monotonic() - began
             delay = _RESTART_SECONDS[0] if ran > 30 else min(2 * delay, _RESTART_SECONDS[1])
             until = time.monotonic() + delay
-            while not stopped and time.monotonic() < until:
+            while not ended() and time.monotonic() < until:
                 time.sleep(0.2)
         return 0
 

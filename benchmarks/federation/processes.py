@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -47,6 +48,7 @@ class ProcessFederation:
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
             "NO_COLOR": "1",
+            "LOOPBACK_OWNER": str(os.getpid()),  # nothing is left when the tests are killed
             "SILO_OPTIONS": f'data-path="/app/data/records.csv" {silo_options}',
         }
 
@@ -78,29 +80,27 @@ class ProcessFederation:
         """Command line that takes the place of docker compose."""
         return [sys.executable, str(self.folder / "deploy" / "loopback.py")]
 
-    def make(
-        self, target: str, timeout: float = 1500.0, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
-        """``make target`` with the environment that runs the tests."""
+    def make(self, target: str, timeout: float = 900.0, **variables: str) -> subprocess.CompletedProcess[str]:
+        """``make target`` with the environment that runs the tests; whatever it started ends with its time."""
         installed = Path(sys.prefix) / "installed"
         values = {"VENV": sys.prefix, "APP": str(ROOT), "COMPOSE": " ".join(self.loopback)} | variables
-        return subprocess.run(
-            [
-                "make",
-                "--old-file",
-                str(installed),
-                target,
-                *(f"{key}={value}" for key, value in values.items()),
-            ],
+        command = ["make", "--old-file", str(installed), target, *(f"{k}={v}" for k, v in values.items())]
+        with subprocess.Popen(
+            command,
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=timeout,
-            check=False,
-        )
+            start_new_session=True,
+        ) as process:
+            try:
+                said, _ = process.communicate(timeout=timeout)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, said)
 
     def kill(self, service: str, *options: str) -> bool:
         """``kill -9`` of a service's process, or with ``--app`` of the app that its executor runs."""
@@ -155,6 +155,8 @@ class ProcessFederation:
         """What the operators of one more silo and of the SuperLink type; see docs/deployment.md."""
         port = self.environment["FEDERATION_PORT"]
         self.environment |= {"SUPERLINK": f"127.0.0.1:{port}", "SILO_FILE": silo_file} | variables
+        # without data-path: this silo's table is named by SILO_FILE, and Flower refuses a key given twice
+        self.environment["SILO_OPTIONS"] = "max-epsilon=20.0 delta=1e-5"
         self.silo("run", "--rm", "certs")
         key = self.folder / "deploy" / "secrets" / "supernode.pub"
         registered = self.flwr("supernode", "register", str(key), "federation", "--name", "silo-4")

@@ -94,6 +94,23 @@ def test_services_start_in_order_restart_when_killed_and_leave_nothing(tmp_path:
     assert {path.name for path in left} == {"server.log", "user.log"}
 
 
+def test_services_end_with_the_process_that_owns_them(tmp_path: Path) -> None:
+    file = tmp_path / "small.yml"
+    file.write_text(SMALL.replace('"8000"', '"0"'))
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "healthy").write_text("yes")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
+        try:
+            assert call(file, "up", "-d", LOOPBACK_OWNER=str(owner.pid)).returncode == 0
+            processes = wait_for(lambda: len(found := marked(file)) >= 4 and found)
+        finally:
+            owner.kill()
+    try:
+        wait_for(lambda: not any(loopback()._alive(pid) for pid in processes))
+    finally:
+        call(file, "down")
+
+
 def test_a_dependency_that_is_not_healthy_stops_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

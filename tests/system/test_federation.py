@@ -11,7 +11,7 @@ from benchmarks.federation.processes import SILOS, ProcessFederation
 from fedpriv.ledger import read_ledger
 from fedpriv.reporting import read_report
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800, method="signal")]
 
 RECORD_LEVEL = (
     'name="records" unit="record" stages="train" task="breast-cancer" record.rounds=2 record.local-steps=4 '

@@ -14,7 +14,7 @@ from benchmarks.federation.processes import SILOS, ProcessFederation
 from fedpriv.ledger import read_ledger
 from fedpriv.reporting import read_report
 
-pytestmark = [pytest.mark.federation, pytest.mark.system, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.federation, pytest.mark.system, pytest.mark.timeout(3600, method="signal")]
 
 TABLES = 'unit="record" stages="train" task="breast-cancer" record.local-steps=4 record.learning-rate=1.0'
 
