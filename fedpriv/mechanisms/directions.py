@@ -186,7 +186,7 @@ class Directions:
         """``make(block)`` for every block, in order, some ahead of time: numpy draws without the GIL."""
         count = -(-self.dimension // BLOCK)
         workers = min(_num_cpus(), MAX_THREADS)
-        if count < THREADED_BLOCKS or workers < 2 or self._dense:
+        if count < THREADED_BLOCKS or workers < 2 or not self._normalised:
             yield from map(make, range(count))
             return
         with ThreadPoolExecutor(workers) as pool:
@@ -219,9 +219,16 @@ def _normal(seed: bytes, dimension: int, index: int, number: int) -> NDArray[np.
 
 
 def _signs(seed: bytes, dimension: int, index: int, number: int) -> NDArray[np.float32]:
-    size, length = _size(dimension, number), np.float32(1.0 / math.sqrt(dimension))
+    size = _size(dimension, number)
     words = _stream(seed, index, number).random_raw(-(-size // 64)).astype("<u8")
-    bits = np.unpackbits(words.view(np.uint8), count=size, bitorder="little")
+    return _signs_of_bytes(dimension).take(words.view(np.uint8), axis=0).reshape(-1)[:size]
+
+
+@functools.lru_cache(maxsize=4)
+def _signs_of_bytes(dimension: int) -> NDArray[np.float32]:
+    """The eight coordinates of every byte, shape (256, 8)."""
+    length = np.float32(1.0 / math.sqrt(dimension))
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     return np.where(bits, length, -length)
 
 
