@@ -89,6 +89,8 @@ class _Secret:
         data = json.loads(content)
         if data["schema"] != _SCHEMA:
             raise ValueError("unknown schema")
+        if data["last-bit"] not in (-1, 0, 1):
+            raise ValueError("the last bit is none")
         return cls(
             SignRelease.from_json(data["release"]),
             str(data["universe"]),
@@ -113,13 +115,17 @@ def pac_zero_mod(objective: MakeObjective) -> Callable[[Message, Context, Client
     * other records than those that the secret was drawn for, or another budget, are refused;
     * node config ``max-nats`` is the largest budget that the silo accepts.
 
-    Not protected: that a silo takes part, how many records it has (which only its owner sees here), and the time
-    of its replies, which does not depend on the secret, since all records are evaluated in every round.
+    A reply, a refusal and the time of either do not depend on the secret but through earlier measurements, which the
+    budget covers: all records are evaluated in every round, the file is written in every round, and no step reads
+    the secret but the one that the noise is added to. Not protected: that a silo takes part, and against who can read,
+    delete or roll back its folder.
 
     Parameters
     ----------
     objective : callable
         ``objective(arrays, context)`` returns the losses of all records of the silo, in an order that never changes.
+        Where it has an attribute ``fingerprint`` (bytes or str, of the records), other records than those that the
+        secret was drawn for are noticed even if there are equally many.
 
     Returns
     -------
@@ -162,9 +168,12 @@ def _bit(request: Message, context: Context, objective: MakeObjective) -> int:
         raise Refusal(ErrorCode.MISCONFIGURED)
     if nats > limit:
         raise Refusal(ErrorCode.BUDGET_TOO_LARGE)
+    folder = record.get(wire.SILO_SIMULATION_FOLDER, "")
+    if not isinstance(folder, str):
+        raise Refusal(ErrorCode.BAD_REQUEST)
     arrays = received_model(request, context)
     asked = quotient_request(record, ArrayLayout.of(arrays).size, 1)
-    with silo_file(context, "paczero", run).locked() as file:
+    with silo_file(context, "paczero", run, folder).locked() as file:
         return _released(record, context, objective, arrays, asked, file)
 
 
@@ -183,15 +192,16 @@ def _released(
     request_hash = _request_hash(record, arrays)
     if secret is not None and secret.last_request == request_hash:
         return secret.last_bit
-    losses = _objective(objective, arrays, context)
+    losses, universe = _objective(objective, arrays, context, record)
     if losses is None and secret is None:
         return fair_coin(_source(seed, context, "coin", asked.server_round))
     if secret is None:
-        assert losses is not None
-        secret = _drawn(record, context, losses, seed)
+        secret = _drawn(record, context, universe, seed)
         file.write(secret.to_bytes())
-    elif losses is not None and secret.universe != _universe(record, losses):
+    elif losses is not None and secret.universe != universe:
         raise Refusal(ErrorCode.UNIVERSE_CHANGED)
+    if secret.release.budget.round == secret.release.budget.rounds:
+        logger.warning("the run's rounds are over: from here on, subsets that differ are answered by a coin")
     signs = None if losses is None else _signs(losses, secret, asked)
     bit = secret.release.release(signs, _source(seed, context, "bit", asked.server_round))
     secret.last_request, secret.last_bit = request_hash, bit
@@ -209,19 +219,21 @@ def _known(file: SiloFile) -> _Secret | None:
         raise Refusal(ErrorCode.STATE_UNREADABLE) from error
 
 
-def _objective(objective: MakeObjective, arrays: dict[str, np.ndarray], context: Context) -> Objective | None:
-    """The silo's losses; None when there are none, and then the silo tosses a coin."""
+def _objective(
+    objective: MakeObjective, arrays: dict[str, np.ndarray], context: Context, record: ConfigRecord
+) -> tuple[Objective | None, str]:
+    """The silo's losses and what they are about; None when there are none, and then the silo tosses a coin."""
     try:
         losses = objective(arrays, context)
         if losses.num_records >= 2:
-            return losses
+            return losses, _universe(record, losses)
         log_failure("fewer than two records: this silo answers by a fair coin")
     except (Exception, SystemExit) as error:  # an error that depends on the data must not be the answer
         log_failure("the objective failed: this silo answers by a fair coin", error)
-    return None
+    return None, ""
 
 
-def _drawn(record: ConfigRecord, context: Context, losses: Objective, seed: Any) -> _Secret:
+def _drawn(record: ConfigRecord, context: Context, universe: str, seed: Any) -> _Secret:
     subsets = integer(record, wire.PAC_SUBSETS, 2, 2**16)
     nats, rounds = number(record, wire.PAC_NATS, 0.0, 1e6), integer(record, wire.PAC_ROUNDS, 1, 2**31)
     source = _source(seed, context, "secret", 0)
@@ -232,7 +244,7 @@ def _drawn(record: ConfigRecord, context: Context, losses: Objective, seed: Any)
         raise Refusal(ErrorCode.BAD_REQUEST) from error
     if subsets % 2:
         raise Refusal(ErrorCode.BAD_REQUEST)
-    return _Secret(release, _universe(record, losses), source.words(4).tobytes())
+    return _Secret(release, universe, source.words(4).tobytes())
 
 
 def _universe(record: ConfigRecord, losses: Objective) -> str:

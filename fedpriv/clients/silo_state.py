@@ -28,7 +28,13 @@ class SiloFile(ABC):
 
     @abstractmethod
     def read(self) -> bytes | None:
-        """The content; None when it was never written."""
+        """The content; None when it was never written.
+
+        Raises
+        ------
+        OSError, ValueError
+            When there is something that cannot be read; never take that for a file that was never written.
+        """
 
     @abstractmethod
     def write(self, content: bytes) -> None:
@@ -45,7 +51,10 @@ class _DiskFile(SiloFile):
         self.path = path
 
     def read(self) -> bytes | None:
-        return self.path.read_bytes() if self.path.exists() else None
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:  # any other error must not look like a file that was never written
+            return None
 
     def write(self, content: bytes) -> None:
         temporary = self.path.with_name(self.path.name + ".part")
@@ -77,8 +86,12 @@ class _ContextFile(SiloFile):
 
     def read(self) -> bytes | None:
         record = self._context.state.get(self._name)
+        if record is None:
+            return None
         content = record.get(_CONTENT) if isinstance(record, ConfigRecord) else None
-        return content if isinstance(content, bytes) else None
+        if not isinstance(content, bytes):
+            raise ValueError("the record of a silo's file holds no bytes")
+        return content
 
     def write(self, content: bytes) -> None:
         self._context.state[self._name] = ConfigRecord({_CONTENT: content})

@@ -9,6 +9,19 @@ nothing about which one is the secret. Where they differ,
   the posterior over the subsets with the real value, and lets only that value's sign leave.
 
 Source: PACZero (arXiv 2605.06505); the accounting is `fedpriv.accounting.pac`.
+
+Formal guarantees
+-----------------
+For a secret that is uniform over the M subsets and an observer who knows all records and all subsets, chooses model
+and direction of every round after what it has seen, and sees every measurement before its sign is taken:
+
+* ``zpl``: the measurements are independent of the secret. They are a function of the signs of all subsets and of
+  fresh coins; the secret is never read.
+* ``mi``: mutual information of secret and measurements is at most the budget, by the chain rule: given what was
+  measured before, a round's measurement is a binary-input Gaussian channel whose input weight is the posterior's.
+
+What the silo spends time on (whether the subsets agree, which noise is solved for) follows from earlier measurements
+and from the records, so that an observer who also sees its timing is covered. Time is not spent by the secret.
 """
 
 from __future__ import annotations
@@ -32,7 +45,10 @@ VARIANTS: tuple[Variant, ...] = ("zpl", "mi")
 def balanced_subsets(num_records: int, num_subsets: int, seed: bytes) -> NDArray[np.bool_]:
     """Random halves of the records and their complements: every record is in exactly half of the subsets.
 
-    The subsets are no secret (the guarantee holds against who knows them); which of them is used is.
+    The subsets are no secret: the guarantee holds against who knows them, and which of them is used is drawn
+    afterwards and independently. A silo still takes the seed from its operating system and keeps it. A seed from
+    the server would let the server choose among subsets (all of them balanced, so nothing would be won), and would
+    give silos with equally many records the same ones; a seed that is told helps nobody.
 
     Parameters
     ----------
@@ -74,6 +90,22 @@ def subset_signs(quotients: NDArray[np.float64], members: NDArray[np.bool_]) -> 
     if quotients.shape != (members.shape[1],) or not np.isfinite(quotients).all():
         raise InvalidArgument(f"quotients: {members.shape[1]} finite numbers are needed")
     return np.where(members @ quotients >= 0.0, 1, -1)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a round tells an observer who sees the real value.
+
+    Parameters
+    ----------
+    value : float
+        The secret subset's sign plus noise, the common sign of all subsets, or a coin's +1 or -1.
+    noise_std : float
+        Standard deviation of the noise: 0 for the common sign, infinite for a coin.
+    """
+
+    value: float
+    noise_std: float
 
 
 @dataclass
@@ -139,24 +171,40 @@ class SignRelease:
         source : RandomSource
             Of coins and noise.
         """
+        return 1 if self.measure(signs, source).value >= 0.0 else -1
+
+    def measure(self, signs: NDArray[np.int64] | None, source: RandomSource) -> Measurement:
+        """:meth:`release` before its sign is taken: the budget covers whoever sees this, but only the sign leaves.
+
+        Parameters
+        ----------
+        signs, source
+            As for :meth:`release`.
+        """
         self.unanimous = None if signs is None else bool(abs(int(signs.sum())) == signs.size)
         if signs is None:
-            return fair_coin(source)
+            return _coin(source)
         if self.unanimous:
             self._spend(0.0)
-            return int(signs[0])
+            return Measurement(float(signs[0]), 0.0)
         if self.variant == "zpl":
             self._spend(0.0)
-            return fair_coin(source)
+            return _coin(source)
         log_odds = self.posterior.log_odds(signs)
         allowance = self.budget.allowance(log_odds)
-        noise_std = noise_std_from_log_odds(log_odds, allowance) if allowance > 0 else math.inf
+        noise_std = self._noise_std(log_odds, allowance)
         self._spend(allowance)
         if math.isinf(noise_std):
-            return fair_coin(source)
-        released = float(signs[self.secret]) + float(gaussian(noise_std, 1, source)[0])
-        self.posterior.update(signs, released, noise_std)
-        return 1 if released >= 0.0 else -1
+            return _coin(source)
+        value = float(signs[self.secret]) + float(gaussian(noise_std, 1, source)[0])
+        self._learn(signs, value, noise_std)
+        return Measurement(value, noise_std)
+
+    def _noise_std(self, log_odds: float, allowance: float) -> float:
+        return noise_std_from_log_odds(log_odds, allowance) if allowance > 0 else math.inf
+
+    def _learn(self, signs: NDArray[np.int64], value: float, noise_std: float) -> None:
+        self.posterior.update(signs, value, noise_std)
 
     def _spend(self, nats: float) -> None:
         """Rounds beyond the planned ones have nothing to spend; they stay coins and common signs."""
@@ -177,13 +225,26 @@ class SignRelease:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SignRelease:
-        """Read :meth:`to_json` back."""
-        return cls(
-            data["variant"],
-            int(data["secret"]),
-            SubsetPosterior(np.array(data["log-weights"], dtype=np.float64)),
-            PacBudget(float(data["nats"]), int(data["rounds"]), float(data["used"]), int(data["round"])),
-        )
+        """Read :meth:`to_json` back.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            When it is not the state of any silo.
+        """
+        variant, secret = data["variant"], data["secret"]
+        posterior = SubsetPosterior(np.array(data["log-weights"], dtype=np.float64))
+        if variant not in VARIANTS:
+            raise InvalidArgument(f"variant: {variant!r} is not one of {', '.join(VARIANTS)}")
+        check_integer(0, secret=secret)
+        if secret >= posterior.log_weights.size:  # the message must not tell the number
+            raise InvalidArgument("secret: not the number of a subset")
+        budget = PacBudget(float(data["nats"]), int(data["rounds"]), float(data["used"]), int(data["round"]))
+        return cls(variant, secret, posterior, budget)
+
+
+def _coin(source: RandomSource) -> Measurement:
+    return Measurement(float(fair_coin(source)), math.inf)
 
 
 def fair_coin(source: RandomSource) -> int:

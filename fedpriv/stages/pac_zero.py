@@ -14,6 +14,7 @@ from fedpriv.reporting import Hypothesis, StageReport
 from fedpriv.settings import PacZeroSettings, Settings
 from fedpriv.stages.base import Run, RunState
 from fedpriv.stages.federation import is_simulation
+from fedpriv.stages.matrix import SIMULATED
 from fedpriv.stages.planning import min_survivors_of_all
 from fedpriv.stages.rounds import RoundsStage, Table
 from fedpriv.strategies.pac_zero import PacZero, PacZeroOutcome
@@ -69,7 +70,9 @@ class PacZeroRounds:
         self.plan, self.sums = plan, run.sums()
         self._run, self._settings = run, settings
         self._folder: Path | None = None
+        silos = ""
         if is_simulation(run.grid):
+            silos = str(run.folder.path / SIMULATED)
             self._folder = run.folder.path / "simulation"
             self._folder.mkdir(exist_ok=True)
         self._strategy = PacZero(
@@ -81,6 +84,7 @@ class PacZeroRounds:
             aggregate=settings.aggregate,
             seed=run.noise_seed,
             diagnostics="" if self._folder is None else str(self._folder),
+            simulation_folder=silos,
             stage=PacZeroStage.name,
         )
 

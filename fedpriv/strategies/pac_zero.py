@@ -78,6 +78,9 @@ class PacZero(TrainingStrategy):
         Seed of secrets, coins and directions; only for simulations that are declared not private.
     diagnostics : str
         Simulation only: folder for the silos' lines about unanimity.
+    simulation_folder : str
+        Simulation only: folder in which silos without ``state-path`` keep their secrets, so that a simulation
+        can be resumed; without it they keep them in ``Context.state``.
     stage : str
         Name under which the ledger charges the rounds.
     """
@@ -93,6 +96,7 @@ class PacZero(TrainingStrategy):
         aggregate: Aggregate = "majority",
         seed: int | None = None,
         diagnostics: str = "",
+        simulation_folder: str = "",
         stage: str = "paczero",
     ) -> None:
         super().__init__(plan)
@@ -104,6 +108,7 @@ class PacZero(TrainingStrategy):
             raise InvalidArgument(f"seed: {seed} does not go with a plan whose seeded = {plan.seeded}")
         self.plan, self.sums, self.run, self.seed, self.stage = plan, sums, run, seed, stage
         self.learning_rate, self.aggregate, self.diagnostics = learning_rate, aggregate, diagnostics
+        self.simulation_folder = simulation_folder
         self.schedule = schedule or (lambda server_round: 1.0)
         self.downlink = Downlink(True, "orthonormal")
 
@@ -270,6 +275,7 @@ class PacZero(TrainingStrategy):
                 wire.PAC_NATS: plan.budget_nats,
                 wire.PAC_ROUNDS: plan.rounds,
                 wire.PAC_DIAGNOSTICS: self.diagnostics,
+                wire.SILO_SIMULATION_FOLDER: self.simulation_folder,
                 **direction_fields(directions),
                 wire.ZEROTH_ORDER_SMOOTHING: plan.smoothing,
                 wire.ZEROTH_ORDER_CLIP: plan.clip,

@@ -242,21 +242,31 @@ def test_the_same_request_gets_the_same_bit_and_spends_once(monkeypatch: pytest.
     assert state_of(grid, 0)["release"]["round"] == 1
 
 
-def test_a_resumed_run_ends_in_the_same_model() -> None:
-    plan = make_plan(seeded=True)
+@pytest.mark.parametrize(("variant", "nats"), [("zpl", 0.0), ("mi", 0.4)])
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_resumed_run_ends_in_the_same_model(variant: str, nats: float, again: int, tmp_path: Path) -> None:
+    """Also when every client forgot its context, and a round that the server lost is played twice."""
+    plan = make_plan(seeded=True, variant=variant, budget_nats=nats, rounds=8)
     data = np.random.default_rng(2).normal(size=(4, RECORDS, D))
 
-    def run(split: int | None) -> np.ndarray:
-        grid, strategy, arrays = LocalGrid(Silos(data).app, 4), make(plan, seed=5, mode="simulated"), model()
+    def run(name: str, split: int | None) -> np.ndarray:
+        def start() -> tuple[LocalGrid, PacZero]:
+            folder = str(tmp_path / name)
+            strategy = make(plan, seed=5, mode="simulated", simulation_folder=folder)
+            return LocalGrid(Silos(data).app, 4), strategy
+
+        (grid, strategy), arrays = start(), model()
         for server_round in range(1, 9):
             if server_round == split:
-                strategy = make(plan, seed=5, mode="simulated")
+                for _ in range(again):
+                    strategy.train_round(grid, server_round, arrays)
+                grid, strategy = start()
             outcome = strategy.train_round(grid, server_round, arrays)
             assert outcome.arrays is not None
             arrays = outcome.arrays
         return values(arrays)
 
-    assert np.array_equal(run(None), run(4))
+    assert np.array_equal(run("whole", None), run("halves", 4))
 
 
 # -- evidence ------------------------------------------------------------------------------------------------
