@@ -40,7 +40,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 def test_the_blocks_of_reuse_run_in_order(in_a_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = "docs/reuse.md"
     blocks = python_blocks(document)
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     namespace: dict[str, Any] = {}
     promised: list[str] = []
     for line, code in blocks:
@@ -50,7 +50,7 @@ def test_the_blocks_of_reuse_run_in_order(in_a_folder: Path, capsys: pytest.Capt
     printed = [text for text in capsys.readouterr().out.splitlines() if text in promised]
     assert sorted(printed) == sorted(promised)
     assert len(promised) >= 10
-    for name in ("training", "vote", "counts", "own"):
+    for name in ("training", "vote", "counts", "own", "records"):
         assert (in_a_folder / f"{name}.jsonl").exists()
 
 
