@@ -13,7 +13,7 @@ def test_names():
 
 
 def test_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"task must be one of digits, .*breast-cancer, got 'imagenet'"):
+    with pytest.raises(ValueError, match=r"task must be one of digits, .*sentiment, got 'imagenet'"):
         get_task("imagenet")
 
 
