@@ -97,7 +97,7 @@ def test_training_is_as_bad_as_claimed_in_every_view() -> None:
 def test_one_run_is_below_the_claim_and_says_something(plan: DpsgdDcPlan | VotePlan) -> None:
     target = target_of(plan)
     assert target.has_one_run("server")
-    run = target.one_run("server", 120)
+    run = target.one_run("server", 120)  # shares of 120 clients need a finer grid than those of 20
     assert 20 < run.included.sum() < 100
     # 30 canaries are in and 30 are out but for a chance of 1e-8; the median of either kind is 4 deviations from the
     # other's mean, so that more than 4 wrong guesses among the 30 highest and 30 lowest are rarer than that

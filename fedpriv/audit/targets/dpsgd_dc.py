@@ -26,6 +26,7 @@ from fedpriv.audit.target import (
     Setup,
     Shadow,
     few_clients,
+    finer_by,
     signal_ratio,
 )
 from fedpriv.audit.targets.updates import (
@@ -170,8 +171,14 @@ class DpsgdDcTarget(PlanTarget):
     def one_run(self, view: View, canaries: int) -> OneRun:
         """Canaries push a coordinate each."""
         plan = self.configured_plan
+        noise = few_clients(plan.noise, canaries, 0)
+        factor = finer_by(noise)
         plan = replace(
-            plan, num_clients=canaries, length=canaries, noise=few_clients(plan.noise, canaries, 0)
+            plan,
+            num_clients=canaries,
+            length=canaries,
+            codec=replace(plan.codec, clip_units=factor * plan.codec.clip_units),
+            noise=replace(noise, total_std_units=factor * noise.total_std_units),
         )
         included = np.random.default_rng().random(canaries) < 0.5
 
