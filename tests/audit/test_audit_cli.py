@@ -107,7 +107,19 @@ def test_a_bound_above_its_claim_gives_exit_code_one(tmp_path: Path, monkeypatch
     monkeypatch.setattr(noise_share, "rounded_gaussian", lambda scale, size, source: [0] * size)
     config = CONFIG + " train.noise-multiplier=4.0"
     code, found = audited(
-        ROOT, tmp_path, "-c", config, "--runs", "200", "--canaries", "0", "--no-checks", "--delta", "0.01"
+        ROOT,
+        tmp_path,
+        "-c",
+        config,
+        "--runs",
+        "80",
+        "--canaries",
+        "0",
+        "--no-checks",
+        "--delta",
+        "0.01",
+        "--confidence",
+        "0.99",
     )
     assert code == 1 and found["findings"] == []
     assert all(row["exceeds"] for row in found["rows"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from fedpriv.audit import (
 from fedpriv.audit.procedure import GAUSSIAN, MANY_RUNS, ONE_RUN, collect
 from fedpriv.audit.target import Setup, few_clients, signal_ratio
 from fedpriv.mechanisms import FixedSizeCohort, PoissonCohort, SelfSampling
-from fedpriv.plans import DpsgdDcPlan, EvaluationPlan, VotePlan
+from fedpriv.plans import DpsgdDcPlan, VotePlan
 from fedpriv.settings import resolve_settings
 
 PLANS = {
@@ -190,17 +191,10 @@ def test_audit_reports_what_it_did_and_left_out() -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(InvalidArgument, match="runs"):
         Effort(runs=3)
-    with pytest.raises(InvalidArgument, match="EvaluationPlan has no audit"):
-        plan = EvaluationPlan.build(
-            cap=10,
-            noise_multiplier=1.0,
-            kind="distributed",
-            adjacency="add_or_remove",
-            num_clients=5,
-            min_survivors=4,
-            evaluations=1,
-        )
-        target_of(plan)
+    with pytest.raises(
+        InvalidArgument, match="SimpleNamespace has no audit; there are audits of DpsgdDcPlan"
+    ):
+        target_of(SimpleNamespace())
     with pytest.raises(InvalidArgument, match="view must be"):
         audit([], delta=0.1, views=["final"])  # type: ignore[list-item]
 

@@ -323,7 +323,7 @@ class DpsgdDcProbes(Probes):
         plan = self.plan
         if isinstance(plan.sampler, FullParticipation):
             return None
-        clients, rounds = (40 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
+        clients, rounds = (20 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
         codec, noise = quiet(plan.codec, replace(plan.noise, min_survivors=2, colluders=0))
         plan = replace(plan, num_clients=clients, length=clients, rounds=rounds, codec=codec, noise=noise)
         asked: list[frozenset[tuple[int, float]]] = []

@@ -40,7 +40,7 @@ from fedpriv.strategies import ZerothOrder
 #: Slope of the canary's loss, in clips.
 _STEEP = 1e6
 #: Directions, coordinates and rounds of the noise probe.
-NOISE_DIRECTIONS, NOISE_ROUNDS = 200, 16
+NOISE_DIRECTIONS, NOISE_ROUNDS = 120, 12
 _FEW = 8
 
 Slopes = Callable[[int], "np.ndarray | None"]
@@ -316,11 +316,11 @@ class ZerothOrderProbes(Probes):
             strategy.train_round(federation.grid, server_round, start_model(plan.dimension))
 
     def participation(self) -> Participation | None:
-        """Forty clients with steep losses: how many quotients are in the sum?"""
+        """Twenty clients with steep losses: how many quotients are in the sum?"""
         plan = self.plan
         if isinstance(plan.sampler, FullParticipation):
             return None
-        clients, rounds = (40 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
+        clients, rounds = (20 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
         noise = replace(plan.noise, min_survivors=2, colluders=0)
         codec, noise = quiet(replace(plan.sums.codec, clipping_norm=plan.clip), noise)
         sums = replace(plan.sums, num_clients=clients, length=1, rounds=rounds, codec=codec, noise=noise)
