@@ -108,7 +108,8 @@ def work(name: str, records: int, count: int, kind: str, what: str, repeats: int
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     objective = MODELS[name](records)
     size = sum(parameter.numel() for parameter in objective.parameters)
-    forward, step = [], []
+    forward: list[float] = []
+    step: list[float] = []
 
     def timed(found: list[float], run: Callable[[], Any]) -> None:
         began = time.process_time()
