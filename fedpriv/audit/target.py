@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
@@ -133,7 +132,6 @@ class Setup:
     plan: AnyPlan
     settings: Settings | None = None
     bound: HiddenState | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Target(ABC):

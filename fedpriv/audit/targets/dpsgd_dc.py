@@ -36,7 +36,6 @@ from fedpriv.audit.targets.updates import (
     Update,
     model_of,
     negated,
-    noise_shares,
     plain,
     push,
     quiet,
@@ -359,6 +358,3 @@ def _cohort_in(messages: list) -> list[tuple[int, float]]:  # type: ignore[type-
 
 def _differ(cohort: frozenset[tuple[int, float]]) -> bool:
     return len({rate for _, rate in cohort}) > 1
-
-
-__all__ = ["DpsgdDcProbes", "DpsgdDcTarget", "noise_shares"]
