@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def text(report: Report, chosen: Sequence[Case], seconds: float) -> str:
         f"Epsilon at delta = {DELTA:g}, or success of a membership attack. Within each strategy no lower bound is "
         "above the truth with 95 % confidence.\n\n"
         f"{markdown_table(header, rows)}\n{checks}\n\n## Configurations\n\n{words}\n\n"
-        f"## Not attacked\n\n{left_out}\n\n{environment()}; {seconds / 60:.0f} minutes\n"
+        f"## Not attacked\n\n{left_out}\n\n{environment()}; {seconds / 60:.1f} CPU minutes\n"
     )
 
 
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     watch = Stopwatch()
     chosen = [c for c in cases(0.005 if options.quick else 1.0) if not options.only or c.name in options.only]
     report = run(chosen, watch)
-    page = text(report, chosen, watch.seconds)
+    page = text(report, chosen, time.process_time())
     print(page)
     folder = options.output or (None if options.quick else RESULTS)
     if folder is not None:

@@ -12,10 +12,12 @@ from fedpriv.mechanisms import Ballot, FullParticipation, RandomAllocationSchedu
 from fedpriv.plans import (
     AnyPlan,
     DpsgdDcPlan,
+    EvaluationPlan,
     HiddenState,
     MatrixPlan,
     PacZeroPlan,
     RecordLevelPlan,
+    RecordZerothOrderPlan,
     TrainingFacts,
     VotePlan,
     ZerothOrderPlan,
@@ -170,6 +172,36 @@ def _record() -> Target:
     return _target("record-level", plan)
 
 
+def _record_zeroth_order() -> Target:
+    plan = RecordZerothOrderPlan.build(
+        dimension=100,
+        directions=2,
+        clip=1.0,
+        smoothing=0.01,
+        sampling_rate=0.5,
+        noise_multiplier=0.5,
+        adjacency="add_or_remove",
+        weighted=False,
+        num_clients=5,
+        min_survivors=4,
+        rounds=3,
+    )
+    return _target("record-level, zeroth order", plan)
+
+
+def _evaluation() -> Target:
+    plan = EvaluationPlan.build(
+        cap=50,
+        noise_multiplier=1.0,
+        kind="distributed",
+        adjacency="add_or_remove",
+        num_clients=CLIENTS,
+        min_survivors=18,
+        evaluations=2,
+    )
+    return _target("private evaluation", plan)
+
+
 def _pac(variant: str, nats: float) -> Target:
     plan = PacZeroPlan(
         variant=variant,  # type: ignore[arg-type]
@@ -226,7 +258,8 @@ def cases(scale: float = 1.0) -> list[Case]:
         ),
         Case(
             "DPSGD-DC, hidden state",
-            "10 rounds, ball of radius 0.02, release noise 0.03; composition would claim 2 to 4 times as much",
+            "10 rounds, ball of radius 0.02, release noise 0.03; composition would claim for the release what it does "
+            "for the server",
             _hidden,
             effort(1000),
         ),
@@ -244,6 +277,13 @@ def cases(scale: float = 1.0) -> list[Case]:
             effort(1200),
         ),
         Case("record-level", "2 rounds of 2 steps, rate 0.5, noise multiplier 0.5", _record, effort(1000)),
+        Case(
+            "record-level, zeroth order",
+            "3 rounds of 2 directions, rate 0.5, noise multiplier 0.5",
+            _record_zeroth_order,
+            effort(800),
+        ),
+        Case("private evaluation", "2 evaluations, noise multiplier 1", _evaluation, effort(1500)),
         Case("PACZero, mi", "0.2 nats over 4 rounds", lambda: _pac("mi", 0.2), effort(1200)),
         Case("PACZero, zpl", "0 nats, 4 rounds", lambda: _pac("zpl", 0.0), effort(1200)),
     ]
