@@ -40,17 +40,20 @@ def check_target(target: Target) -> list[Finding]:
     -------
     list of Finding
     """
-    probes = target.probes()
-    return [] if probes is None else list(_findings(target.stage, probes))
+    return list(iterate_checks(target))
 
 
-def _findings(stage: str, probes: Probes) -> Iterator[Finding]:
-    sums, counted = probes.noise(counted=False), probes.noise(counted=True)
+def iterate_checks(target: Target) -> Iterator[Finding]:
+    """The same, one by one as they are made."""
+    probes, stage = target.probes(), target.stage
+    if probes is None:
+        return
+    sums, (counted, again) = probes.noise(counted=False), _twice(probes)
     yield _variance(stage, "noise of a sum of honest clients", sums)
     yield _variance(stage, "noise that the guarantee counts", counted)
     yield _normal(stage, counted)
     yield _independent(stage, sums)
-    yield _fresh(stage, probes)
+    yield _fresh(stage, counted, again)
     shifts = probes.shifts()
     worst = max(shifts, key=lambda name: shifts[name])
     yield Finding(
@@ -114,8 +117,8 @@ def _independent(stage: str, sample: NoiseSample) -> Finding:
     )
 
 
-def _fresh(stage: str, probes: Probes) -> Finding:
-    """The same release twice, with all global generators put to the same state, must not repeat its noise."""
+def _twice(probes: Probes) -> list[NoiseSample]:
+    """The same release twice, with all global generators put to the same state beforehand."""
     import torch
 
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
@@ -125,12 +128,17 @@ def _fresh(stage: str, probes: Probes) -> Finding:
             random.seed(0)
             np.random.seed(0)  # noqa: NPY002
             torch.default_generator.manual_seed(0)
-            samples.append(probes.noise(counted=True).draws)
+            samples.append(probes.noise(counted=True))
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
         torch.set_rng_state(states[2])
-    deviations = abs(_correlation(samples[0].reshape(-1), samples[1].reshape(-1)))
+    return samples
+
+
+def _fresh(stage: str, sample: NoiseSample, again: NoiseSample) -> Finding:
+    """Noise must not repeat itself when global seeds do."""
+    deviations = abs(_correlation(sample.draws.reshape(-1), again.draws.reshape(-1)))
     limit = 1.1 * float(-ndtri(FALSE_ALARM / 2))
     return Finding(
         stage,

@@ -63,7 +63,7 @@ def _panel(axis, label: str, rows: list[Row]) -> None:  # type: ignore[no-untype
         )
         axis.text(least, place, f" {row.lower:.2f}", va="center", fontsize=8)
     axis.set_yticks(range(len(rows)), [f"{row.stage}, {row.view}\n{row.method}" for row in rows], fontsize=7)
-    axis.invert_yaxis()
+    axis.set_ylim(len(rows) - 0.4, -0.6)
     start = 0.0 if rows[0].claim.quantity == "epsilon" else 0.45
     axis.set_xlim(start, 1.15 * largest if start == 0.0 else 1.02)
     axis.set_xlabel(label)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from fedpriv.audit.ledger_check import Watch
 from fedpriv.audit.one_run import OneRun
 from fedpriv.audit.result import Claim
 from fedpriv.ledger import Ledger
+from fedpriv.mechanisms.noise import MIN_SHARE_UNITS
 from fedpriv.plans import AnyPlan, HiddenState, NoiseModel, Plan
 
 if TYPE_CHECKING:
@@ -132,7 +132,6 @@ class Setup:
     plan: AnyPlan
     settings: Settings | None = None
     bound: HiddenState | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Target(ABC):
@@ -243,6 +242,12 @@ def few_clients(noise: NoiseModel, honest: int, colluders: int) -> NoiseModel:
         return replace(noise, min_survivors=min(3, honest), colluders=0)
     survivors = honest + colluders
     return replace(noise, min_survivors=max(2, survivors), colluders=max(0, colluders - 1))
+
+
+def finer_by(noise: NoiseModel) -> int:
+    """By how much a grid must be finer for the shares of many clients to be drawn on it; 1: not at all."""
+    share = noise.share_std_units
+    return max(1, math.ceil(4 * MIN_SHARE_UNITS / share)) if share > 0 else 1
 
 
 def signal_ratio(statistic: np.ndarray, shift: float, rate: float) -> float:

@@ -8,8 +8,8 @@ from fedpriv.audit import Setup, Target, find_target
 from fedpriv.mechanisms import Ballot, FullParticipation
 from fedpriv.plans import DpsgdDcPlan, VotePlan
 
-#: Of every statistical test here: chance that it fails although the code is right. About thirty of them run, so the
-#: suite raises a false alarm with probability below 1e-6.
+#: Of a statistical test here: chance that it fails although the code is right. There are about thirty of them, and
+#: about four hundred consistency checks at 1e-9 each, so the suite raises a false alarm with probability below 1e-6.
 FLAKE = 1e-8
 SURE = 1.0 - FLAKE
 

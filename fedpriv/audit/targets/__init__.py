@@ -14,6 +14,8 @@ TARGETS: dict[str, str] = {
     "MatrixPlan": "fedpriv.audit.targets.matrix:MatrixTarget",
     "PacZeroPlan": "fedpriv.audit.targets.pac_zero:PacZeroTarget",
     "RecordLevelPlan": "fedpriv.audit.targets.record_level:RecordLevelTarget",
+    "RecordZerothOrderPlan": "fedpriv.audit.targets.record_zeroth_order:RecordZerothOrderTarget",
+    "EvaluationPlan": "fedpriv.audit.targets.evaluation:EvaluationTarget",
     "DpsgdDcPlan": "fedpriv.audit.targets.dpsgd_dc:DpsgdDcTarget",
 }
 

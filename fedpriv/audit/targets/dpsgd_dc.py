@@ -26,6 +26,7 @@ from fedpriv.audit.target import (
     Setup,
     Shadow,
     few_clients,
+    finer_by,
     signal_ratio,
 )
 from fedpriv.audit.targets.updates import (
@@ -35,7 +36,6 @@ from fedpriv.audit.targets.updates import (
     Update,
     model_of,
     negated,
-    noise_shares,
     plain,
     push,
     quiet,
@@ -170,8 +170,14 @@ class DpsgdDcTarget(PlanTarget):
     def one_run(self, view: View, canaries: int) -> OneRun:
         """Canaries push a coordinate each."""
         plan = self.configured_plan
+        noise = few_clients(plan.noise, canaries, 0)
+        factor = finer_by(noise)
         plan = replace(
-            plan, num_clients=canaries, length=canaries, noise=few_clients(plan.noise, canaries, 0)
+            plan,
+            num_clients=canaries,
+            length=canaries,
+            codec=replace(plan.codec, clip_units=factor * plan.codec.clip_units),
+            noise=replace(noise, total_std_units=factor * noise.total_std_units),
         )
         included = np.random.default_rng().random(canaries) < 0.5
 
@@ -316,7 +322,7 @@ class DpsgdDcProbes(Probes):
         plan = self.plan
         if isinstance(plan.sampler, FullParticipation):
             return None
-        clients, rounds = (40 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
+        clients, rounds = (20 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
         codec, noise = quiet(plan.codec, replace(plan.noise, min_survivors=2, colluders=0))
         plan = replace(plan, num_clients=clients, length=clients, rounds=rounds, codec=codec, noise=noise)
         asked: list[frozenset[tuple[int, float]]] = []
@@ -352,6 +358,3 @@ def _cohort_in(messages: list) -> list[tuple[int, float]]:  # type: ignore[type-
 
 def _differ(cohort: frozenset[tuple[int, float]]) -> bool:
     return len({rate for _, rate in cohort}) > 1
-
-
-__all__ = ["DpsgdDcProbes", "DpsgdDcTarget", "noise_shares"]

@@ -39,7 +39,7 @@ from fedpriv.strategies import MatrixFtrl, MatrixSecrets, ServerSgd
 _FEW = 6
 _LOUD = 1e3
 #: Draws of the noise probe, over all rounds.
-_NOISE_DRAWS = 40_000
+_NOISE_DRAWS = 12_000
 
 
 def whitened(plan: MatrixPlan, rows: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from fedpriv.accounting.vocabulary import View
 from fedpriv.audit.grid import AuditGrid, RecordedSums, colluding_mod, make_app, partition_of
 from fedpriv.audit.ledger_check import Watch
 from fedpriv.audit.one_run import OneRun
-from fedpriv.audit.target import ABORTED, NoiseSample, PlanTarget, Probes, Setup, few_clients
+from fedpriv.audit.target import ABORTED, NoiseSample, PlanTarget, Probes, Setup, few_clients, finer_by
 from fedpriv.audit.targets.updates import QUIET_NOISE_UNITS, noise_shares
 from fedpriv.clients import dp_hype_mod
 from fedpriv.ledger import Ledger
@@ -120,7 +120,14 @@ class VoteTarget(PlanTarget):
         candidates = canaries * votes
         included = np.random.default_rng().random(canaries) < 0.5
         noise = few_clients(plan.noise, canaries, 0)
-        plan = replace(plan, ballot=Ballot(candidates, votes), num_clients=canaries, noise=noise)
+        factor = finer_by(noise)
+        plan = replace(
+            plan,
+            ballot=Ballot(candidates, votes),
+            num_clients=canaries,
+            units_per_vote=factor * plan.units_per_vote,
+            noise=replace(noise, total_std_units=factor * noise.total_std_units),
+        )
         voters = _Voters(candidates, canaries, canaries)
 
         def losses(client: int, candidate: int) -> float:

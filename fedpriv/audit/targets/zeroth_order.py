@@ -40,7 +40,7 @@ from fedpriv.strategies import ZerothOrder
 #: Slope of the canary's loss, in clips.
 _STEEP = 1e6
 #: Directions, coordinates and rounds of the noise probe.
-NOISE_DIRECTIONS, NOISE_ROUNDS = 200, 16
+NOISE_DIRECTIONS, NOISE_ROUNDS = 120, 12
 _FEW = 8
 
 Slopes = Callable[[int], "np.ndarray | None"]
@@ -169,7 +169,7 @@ class ZerothOrderTarget(PlanTarget):
         self, totals: np.ndarray, final: np.ndarray, took_part: np.ndarray, both: bool
     ) -> dict[View, np.ndarray]:
         plan = self.plan
-        signs, reach = known_signs(plan, self._federation.seeds)
+        signs, reach = known_signs(plan.dimension, plan.directions, self._federation.seeds)
         std, count = plan.noise.total_std_units, plan.directions
         shift = plan.sums.codec.clip_units / std
         along = np.sum(totals * signs, axis=1) / (std * count**0.5)
@@ -194,12 +194,12 @@ def start_model(dimension: int) -> ArrayRecord:
     return ArrayRecord({name: Array(value) for name, value in arrays.items() if value.size})
 
 
-def known_signs(plan: ZerothOrderPlan, seeds: list[tuple[bytes, str]]) -> tuple[np.ndarray, np.ndarray]:
+def known_signs(dimension: int, count: int, seeds: list[tuple[bytes, str]]) -> tuple[np.ndarray, np.ndarray]:
     """Signs of the canary's quotients, shape (rounds, K), and where it pushes the model, shape (rounds, d)."""
     signs, reach = [], []
     for seed, kind in seeds:
-        directions = Directions(seed, plan.dimension, plan.directions, kind)  # type: ignore[arg-type]
-        rows = np.array([directions.direction(index) for index in range(plan.directions)], dtype=np.float64)
+        directions = Directions(seed, dimension, count, kind)  # type: ignore[arg-type]
+        rows = np.array([directions.direction(index) for index in range(count)], dtype=np.float64)
         signs.append(np.sign(rows.sum(axis=1)))
         reach.append(signs[-1] @ rows)
     return np.array(signs), np.array(reach)
@@ -316,11 +316,11 @@ class ZerothOrderProbes(Probes):
             strategy.train_round(federation.grid, server_round, start_model(plan.dimension))
 
     def participation(self) -> Participation | None:
-        """Forty clients with steep losses: how many quotients are in the sum?"""
+        """Twenty clients with steep losses: how many quotients are in the sum?"""
         plan = self.plan
         if isinstance(plan.sampler, FullParticipation):
             return None
-        clients, rounds = (40 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
+        clients, rounds = (20 if isinstance(plan.sampler, SelfSampling) else plan.num_clients), 3
         noise = replace(plan.noise, min_survivors=2, colluders=0)
         codec, noise = quiet(replace(plan.sums.codec, clipping_norm=plan.clip), noise)
         sums = replace(plan.sums, num_clients=clients, length=1, rounds=rounds, codec=codec, noise=noise)

@@ -1,0 +1,1 @@
+"""Empirical lower bounds beside the claims, for every strategy."""
