@@ -60,8 +60,14 @@ def test_a_vote_and_a_training_share_one_budget(run_app: Any) -> None:
     [
         {"sampling": "server", "budget-view": "release", "min-survivors": 1},
         {"matrix.redraw": True, "matrix.matrix": "bsr", "evaluate": "private", "evaluate-every": 3},
-        {"matrix.idle-work": "skip", "matrix.matrix": "blt", "matrix.buffers": 1},
-        {"matrix.server-momentum": 0.5, "matrix.schedule": "linear", "matrix.radius": 3.0},
+        {
+            "matrix.idle-work": "skip",
+            "matrix.matrix": "blt",
+            "matrix.buffers": 1,
+            "matrix.server-momentum": 0.5,
+            "matrix.schedule": "linear",
+            "matrix.radius": 3.0,
+        },
         {"matrix.radius": 2.0, "matrix.center": "initial", "matrix.matrix": "bisr", "secure-sum": "protocol"},
     ],
     ids=lambda config: " ".join(f"{key}={value}" for key, value in config.items()),
@@ -80,9 +86,9 @@ def test_every_option_runs_to_a_report(run_app: Any, config: dict[str, Any]) -> 
 
 
 def test_training_learns(run_app: Any) -> None:
-    more = {"num-clients": 20, "matrix.bins": 4, "matrix.learning-rate": 1.0, "target-epsilon": 50.0}
-    accuracy = read_report(run_app(GIVEN | {"matrix.noise-multiplier": 0.5} | more)).final_accuracy
-    assert accuracy is not None and accuracy > 0.7
+    more = {"num-clients": 12, "matrix.learning-rate": 1.0, "matrix.noise-multiplier": 0.4}
+    accuracy = read_report(run_app(GIVEN | more | {"evaluate-every": 6})).final_accuracy
+    assert accuracy is not None and accuracy > 0.6
 
 
 @pytest.mark.parametrize(
