@@ -26,10 +26,11 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpriv.accounting.validators import InvalidArgument, check_integer
+from fedpriv.accounting.validators import InvalidArgument, check_choice, check_integer
 
 Kind = Literal["orthonormal", "independent", "signs"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Law = Literal["auto", "uniform", "signs"]
 T = TypeVar("T")
 
 SEED_BYTES = 16
@@ -37,6 +38,8 @@ SEED_BYTES = 16
 BLOCK = 2**16
 #: Largest d * K whose orthonormal basis is computed and kept (128 MiB of float64 while it is computed).
 DENSE_LIMIT = 2**24
+#: Coordinates from which on normal numbers cost as much as the passes of a small batch.
+LARGE = 2**24
 #: Blocks from which on a direction is worth threads, and most threads.
 THREADED_BLOCKS, MAX_THREADS = 8, 8
 
@@ -46,6 +49,24 @@ def best_kind(dimension: int, count: int) -> Kind:
     if count == 1 or (count <= dimension and dimension * count <= DENSE_LIMIT):
         return "orthonormal"
     return "independent"
+
+
+def kind_of_law(law: Law, dimension: int, count: int, *, may_amplify: bool) -> Kind:
+    """Kind of directions that a setting asks for.
+
+    Parameters
+    ----------
+    law : {"auto", "uniform", "signs"}
+        ``auto``: signs for more than ``LARGE`` coordinates where nothing is lost by them, uniform otherwise.
+    dimension, count : int
+        d and K.
+    may_amplify : bool
+        Whether a hidden-state bound could hold with uniform directions; ``auto`` then keeps them.
+    """
+    check_choice(get_args(Law), law=law)
+    if law == "signs" or (law == "auto" and dimension > LARGE and not may_amplify):
+        return "signs"
+    return best_kind(dimension, count)
 
 
 class Directions:

@@ -13,6 +13,7 @@ from fedpriv.accounting.validators import (
     check_non_negative,
     check_positive,
 )
+from fedpriv.mechanisms.directions import KINDS, Kind
 from fedpriv.mechanisms.sign_release import VARIANTS, Variant
 from fedpriv.plans.base import Forecast, Hypothesis, PacPlan
 
@@ -43,6 +44,8 @@ class PacZeroPlan(PacPlan):
         xi.
     seeded : bool
         True when secrets are reproducible; then nothing is private.
+    kind : {"orthonormal", "independent", "signs"}
+        Of the public direction; the guarantee does not depend on it.
     """
 
     variant: Variant
@@ -55,9 +58,11 @@ class PacZeroPlan(PacPlan):
     clip: float
     smoothing: float
     seeded: bool = False
+    kind: Kind = "orthonormal"
 
     def __post_init__(self) -> None:
         check_choice(VARIANTS, variant=self.variant)
+        check_choice(KINDS, kind=self.kind)
         check_non_negative(budget_nats=self.budget_nats)
         check_integer(1, rounds=self.rounds, num_silos=self.num_silos, min_survivors=self.min_survivors)
         check_integer(2, subsets=self.subsets)
@@ -154,4 +159,5 @@ class PacZeroPlan(PacPlan):
             "clip of a record's quotient": self.clip,
             "smoothing xi": self.smoothing,
             "model coordinates": self.dimension,
+            "kind of directions": self.kind,
         }

@@ -24,10 +24,11 @@ class ZerothOrderSettings(SettingsModel):
 
     rounds: int = Field(100, ge=1, description="Rounds; the noise is solved for all of them.")
     directions: int = Field(16, ge=1, description="Directions K, and numbers that a client sends, per round.")
-    direction_kind: Literal["uniform", "signs"] = Field(
-        "uniform",
-        description="Law of the directions: orthonormal and uniform (independent where K times the model's size is "
-        "too large), or random signs, which are made much quicker for large models and never amplify.",
+    direction_kind: Literal["auto", "uniform", "signs"] = Field(
+        "auto",
+        description="Law of the directions: uniform and orthonormal (independent where K times the model's size is "
+        "too large), or random signs, which are made much quicker for large models and never amplify. auto takes "
+        "signs above 16.8 million coordinates where direction-share = 1, which never amplifies either.",
     )
     learning_rate: float = Field(
         100.0,

@@ -18,6 +18,7 @@ from fedpriv.stages.matrix import SIMULATED
 from fedpriv.stages.planning import min_survivors_of_all
 from fedpriv.stages.rounds import RoundsStage, Table
 from fedpriv.strategies.pac_zero import PacZero, PacZeroOutcome
+from fedpriv.tasks.directions import direction_kind
 
 
 class PacZeroStage(RoundsStage):
@@ -41,6 +42,7 @@ class PacZeroStage(RoundsStage):
             clip=own.clip,
             smoothing=own.smoothing,
             seeded=run.seeded_noise,
+            kind=direction_kind(own, length),
         )
 
     def prepare(self, run: Run, state: RunState) -> PacZeroRounds:

@@ -14,6 +14,7 @@ from fedpriv.stages.planning import Planner
 from fedpriv.stages.record import SiloRounds, fewest_silos, silo_options
 from fedpriv.stages.rounds import RoundsStage, Table
 from fedpriv.strategies import RecordZerothOrder
+from fedpriv.tasks.directions import direction_kind
 
 
 class RecordZerothOrderStage(RoundsStage):
@@ -41,7 +42,7 @@ class RecordZerothOrderStage(RoundsStage):
                 min_survivors=fewest_silos(settings),
                 rounds=own.rounds,
                 seeded=run.seeded_noise,
-                direction_kind="signs" if own.direction_kind == "signs" else None,
+                direction_kind=direction_kind(own, length),
             )
 
         return Planner(build, own.noise_multiplier, "zeroth-order.noise-multiplier")

@@ -19,6 +19,7 @@ from fedpriv.stages.planning import Planner, make_sampler, min_survivors_of_coho
 from fedpriv.stages.rounds import RoundsStage, Table, realised_rows
 from fedpriv.strategies import RoundOutcome, ZerothOrder
 from fedpriv.tasks import task_of
+from fedpriv.tasks.directions import direction_kind
 
 
 class ZerothOrderStage(RoundsStage):
@@ -48,7 +49,7 @@ class ZerothOrderStage(RoundsStage):
                 rounds=own.rounds,
                 colluders=run.colluders,
                 seeded=run.seeded_noise,
-                direction_kind="signs" if own.direction_kind == "signs" else None,
+                direction_kind=direction_kind(own, length),
             )
 
         return Planner(build, own.noise_multiplier, "zeroth-order.noise-multiplier")

@@ -110,7 +110,7 @@ class PacZero(TrainingStrategy):
         self.learning_rate, self.aggregate, self.diagnostics = learning_rate, aggregate, diagnostics
         self.simulation_folder = simulation_folder
         self.schedule = schedule or (lambda server_round: 1.0)
-        self.downlink = Downlink(True, "orthonormal")
+        self.downlink = Downlink(True, plan.kind)
 
     def train_round(
         self,
@@ -153,7 +153,7 @@ class PacZero(TrainingStrategy):
         if len(clients) > plan.num_silos:
             raise InvalidArgument(f"clients: {len(clients)} silos, the plan was made for {plan.num_silos}")
         check_resolution(given, plan.smoothing)
-        directions = Directions(self._direction_seed(server_round), plan.dimension, 1)
+        directions = Directions(self._direction_seed(server_round), plan.dimension, 1, plan.kind)
         self.downlink.start_round(given)
         self._charge(server_round)
         began = time.monotonic()
@@ -174,7 +174,7 @@ class PacZero(TrainingStrategy):
             * self.schedule(server_round)
             * self._decision(total, len(answered), server_round)
         )
-        step = PublicStep(directions.seed, "orthonormal", (coefficient,), directions.norms)
+        step = PublicStep(directions.seed, plan.kind, (coefficient,), directions.norms)
         found = replay(given, [step])
         self.downlink.stepped(step, found)
         released = ArrayRecord({name: Array(value) for name, value in found.items()})

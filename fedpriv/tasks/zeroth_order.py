@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from fedpriv.mechanisms import ArrayLayout, Ball
-from fedpriv.mechanisms.directions import SEED_BYTES, Directions, Kind
+from fedpriv.mechanisms.directions import SEED_BYTES, Directions
 from fedpriv.mechanisms.perturbation import two_point_quotients
 from fedpriv.mechanisms.zeroth_order import clipped_quotients
 from fedpriv.settings import PacZeroSettings, Settings, ZerothOrderSettings
 from fedpriv.tasks import task_of
 from fedpriv.tasks.base import Split, Task
+from fedpriv.tasks.directions import direction_kind
 from fedpriv.tasks.federated import client_data
 from fedpriv.tasks.objective import ModelObjective
 from fedpriv.tasks.training import evaluate
@@ -59,7 +60,7 @@ def sign_trial(settings: Settings, partition: int) -> float:
     def step(mean: np.ndarray) -> np.ndarray:
         return own.learning_rate * np.where(mean >= 0.0, 1.0, -1.0)
 
-    return _trial(settings, partition, own.smoothing, own.clip, 1, step, None)
+    return _trial(settings, partition, own.smoothing, own.clip, 1, step, None, own)
 
 
 def zeroth_order_trial(settings: Settings, partition: int) -> float:
@@ -74,8 +75,7 @@ def zeroth_order_trial(settings: Settings, partition: int) -> float:
         return own.learning_rate / own.directions * clipped_quotients(mean, own.clip)
 
     ball = (own.radius, own.center) if own.radius > 0 else None
-    kind: Kind | None = "signs" if own.direction_kind == "signs" else None
-    return _trial(settings, partition, own.smoothing, np.inf, own.directions, step, ball, kind)
+    return _trial(settings, partition, own.smoothing, np.inf, own.directions, step, ball, own)
 
 
 def _trial(
@@ -86,7 +86,7 @@ def _trial(
     count: int,
     step: Callable[[np.ndarray], np.ndarray],
     projection: tuple[float, str] | None,
-    kind: Kind | None = None,
+    own: ZerothOrderSettings | PacZeroSettings,
 ) -> float:
     """Noise-free rounds of one client; ``step`` turns mean quotients into coefficients of the directions."""
     data = client_data(settings, partition)
@@ -99,7 +99,7 @@ def _trial(
         ball = Ball(radius, layout.flatten(arrays) if center == "initial" else None)
     for number in range(TRIAL_FACTOR * settings.tune.proxy_rounds):
         seed = hashlib.sha256(f"{settings.run.seed}:trial:{number}".encode()).digest()[:SEED_BYTES]
-        directions = Directions(seed, layout.size, count, kind)
+        directions = Directions(seed, layout.size, count, direction_kind(own, layout.size))
         quotients = two_point_quotients(objective.load(arrays), directions, smoothing)
         mean = clipped_quotients(quotients, record_clip).mean(axis=1)
         weights = layout.flatten(arrays) - directions.combine(step(mean))

@@ -66,3 +66,11 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         play(tmp_path, **{"paczero.nats": 0.2})
     with pytest.raises(SettingsError, match=r"paczero\.variant"):
         resolve_settings({"paczero.variant": "none"})
+
+
+@pytest.mark.parametrize(("law", "kind"), [("signs", "signs"), ("auto", "orthonormal")])
+def test_the_direction_is_of_the_kind_that_was_asked_for(tmp_path: Path, law: str, kind: str) -> None:
+    report = play(tmp_path, **{"paczero.direction-kind": law, "paczero.rounds": 2, "evaluate-every": 2})
+    (stage,) = report["stages"]
+    assert stage["table"]["kind of directions"] == kind
+    assert stage["table"]["rounds released"] == 2

@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 
 from fedpriv.ledger import read_ledger
+from fedpriv.mechanisms.directions import LARGE
+from fedpriv.plans.pac_zero import PacZeroPlan
 from fedpriv.reporting import StageReport, read_report
 from fedpriv.settings import SettingsError, resolve_settings
+from fedpriv.stages.pac_zero import PacZeroStage
 from fedpriv.stages.planning import make_plans
+from fedpriv.stages.record_zeroth_order import RecordZerothOrderStage
+from fedpriv.stages.zeroth_order import ZerothOrderStage
 from fedpriv.tasks.zeroth_order import zeroth_order_trial
 
 ZEROTH_ORDER: dict[str, Any] = {
@@ -163,6 +168,21 @@ def test_settings_reach_the_plan_and_bad_ones_are_named() -> None:
             resolve_settings({"stages": "zeroth-order", f"zeroth-order.{key}": value})
     with pytest.raises(SettingsError, match="momentum"):
         resolve_settings({"stages": "tune,zeroth-order", "tune.grid": '{"momentum": [0.5]}'})
+
+
+@pytest.mark.parametrize("stage", [ZerothOrderStage, RecordZerothOrderStage, PacZeroStage])
+def test_large_models_are_searched_along_signs_unless_that_could_cost_a_bound(stage: Any) -> None:
+    settings = resolve_settings({"stages": "zeroth-order", "zeroth-order.directions": 1})
+    uniform = resolve_settings({"zeroth-order.directions": 1, "zeroth-order.direction-share": 0.5})
+
+    def kind(settings: Any, length: int) -> str:
+        planner = stage.planner(settings, length)
+        return (planner if isinstance(planner, PacZeroPlan) else planner.build(1.0)).kind
+
+    assert kind(settings, 1000) == "orthonormal"
+    assert kind(settings, LARGE + 1) == "signs"
+    if stage is ZerothOrderStage:
+        assert kind(uniform, LARGE + 1) == "orthonormal"
 
 
 def test_a_trial_tells_good_candidates_from_bad_ones() -> None:

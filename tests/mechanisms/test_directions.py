@@ -1,5 +1,7 @@
 """Directions: unit length, orthonormal where claimed, uniform, the same in any order of blocks."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from scipy import stats
 
 from fedpriv.accounting.validators import InvalidArgument
 from fedpriv.mechanisms import directions as module
-from fedpriv.mechanisms.directions import Directions, best_kind
+from fedpriv.mechanisms.directions import LARGE, Directions, best_kind, kind_of_law
 
 SEED = bytes(range(16))
 
@@ -68,6 +70,27 @@ def test_blocks_made_in_threads_are_the_same(monkeypatch: pytest.MonkeyPatch) ->
     assert np.array_equal(combined, alone.combine([0.5]))
     assert norm == alone.norms
     next(iter(threaded.blocks(0)))  # whoever stops early leaves no thread behind
+
+
+@pytest.mark.parametrize(
+    ("law", "dimension", "may_amplify", "kind"),
+    [
+        ("auto", LARGE, False, "orthonormal"),
+        ("auto", LARGE + 1, False, "signs"),
+        ("auto", LARGE + 1, True, "orthonormal"),
+        ("uniform", LARGE + 1, False, "orthonormal"),
+        ("signs", 10, True, "signs"),
+    ],
+)
+def test_signs_are_taken_where_nothing_is_lost(
+    law: Any, dimension: int, may_amplify: bool, kind: str
+) -> None:
+    assert kind_of_law(law, dimension, 1, may_amplify=may_amplify) == kind
+
+
+def test_an_unknown_law_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=r"law.*'gaussian'"):
+        kind_of_law("gaussian", 10, 1, may_amplify=False)  # type: ignore[arg-type]
 
 
 def test_best_kind_follows_size() -> None:
