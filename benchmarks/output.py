@@ -55,10 +55,10 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def environment() -> str:
+def environment(threads: str = "one thread") -> str:
     """Versions and machine, for the foot of a table."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("fedpriv", "flwr", "torch"))
-    return f"{packages}, Python {platform.python_version()}, {platform.machine()}, one thread"
+    return f"{packages}, Python {platform.python_version()}, {platform.machine()}, {threads}"
 
 
 def write_results(folder: Path, name: str, text: str, data: Mapping[str, Any]) -> list[Path]:

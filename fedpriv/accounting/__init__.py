@@ -1,6 +1,6 @@
 """The mathematics of privacy: curves, events, composition, calibration. Usable without Flower.
 
-Importing this package needs numpy and ``scipy.special`` only; ``dp_accounting`` is imported when first
+Importing this package needs numpy only; ``scipy`` and ``dp_accounting`` are imported when first
 needed, and so are the modules of the families below (hidden state, random allocation, PAC, Flower).
 """
 

@@ -19,8 +19,6 @@ Formal guarantees
 
 import math
 
-from scipy.special import erfcx, ndtr
-
 from fedpriv.accounting.solvers import bisect_decreasing
 from fedpriv.accounting.validators import (
     InvalidArgument,
@@ -99,6 +97,8 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 
 def _delta(z: float, epsilon: float) -> float:
     """The profile; ``erfcx`` form in the tail, where the two normal probabilities nearly cancel."""
+    from scipy.special import erfcx, ndtr  # here, because a client that only exchanges keys never needs it
+
     low = epsilon * z - 1 / (2 * z)
     high = epsilon * z + 1 / (2 * z)
     if math.isinf(high):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr
 
 from fedpriv.accounting.validators import (
     InvalidArgument,
@@ -76,4 +75,6 @@ def vote_regret_probability(tallies: ArrayLike | Sequence[float], noise_std: flo
     worse = gaps[gaps > gamma]
     if worse.size == 0 or noise_std == 0:
         return 1.0
+    from scipy.special import ndtr  # here: clients import this module and never call it
+
     return float(max(0.0, 1.0 - ndtr(-worse / (noise_std * math.sqrt(2))).sum()))

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from scipy.special import ndtri
 
 from fedpriv.accounting.validators import InvalidArgument, check_non_negative, check_positive
 
@@ -226,11 +225,17 @@ def _scaled_quantiles(scale: float, words: np.ndarray) -> tuple[np.ndarray, np.n
     """Absolute values of Gaussian draws, and how far each may be from the exact one."""
     magnitude = (words & np.uint64(2**63 - 1)).astype(np.float64)
     tail = (magnitude + 0.5) * 2.0**-64  # half of a uniform on (0, 1): the tail probability of |x|
-    x = -ndtri(tail)
+    x = _upper_quantile(tail)
     scaled = scale * x
     # du / density(x) <= (du / u) * min(1/x, 1.2534): the Mills ratio bounds how far u's width moves x
     width = 1.26 * (2.0**-52 + 2.0**-63 / tail)
     return scaled, scale * (x * _QUANTILE_ERROR + width) + 2.0**-52 * scaled
+
+
+def _upper_quantile(tail: np.ndarray) -> np.ndarray:
+    from scipy.special import ndtri  # here: a client process that only exchanges keys starts without it
+
+    return np.asarray(-ndtri(tail))
 
 
 def _draw_chunk(scale: float, words: np.ndarray, source: RandomSource) -> np.ndarray:
@@ -267,7 +272,7 @@ def gaussian(std: float, size: int, source: RandomSource | None = None) -> np.nd
     check_non_negative(std=std)
     words = (SecureSource() if source is None else source).words(size)
     tail = ((words & np.uint64(2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-64
-    x = -ndtri(tail)
+    x = _upper_quantile(tail)
     return std * np.where(words >> np.uint64(63), -x, x)
 
 
