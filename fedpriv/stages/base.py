@@ -80,10 +80,12 @@ class Run:
         )
 
     def epsilon_now(self, view: View) -> float:
-        """Epsilon spent so far in a view: by distributions where they cost little (Gaussians, a run that is one
-        release), else by RDP."""
+        """Epsilon spent so far in a view: by distributions where they cost little beside a round (Gaussians, a run
+        that is one release, silos with steps of their own), else by RDP."""
         total = self.ledger.totals()[view]
-        cheap = all(e.gaussian_equivalent() is not None or e.kind == _ONE_RELEASE for e in total.events)
+        cheap = self.settings.run.unit == "record" or all(
+            e.gaussian_equivalent() is not None or e.kind == _ONE_RELEASE for e in total.events
+        )
         return total.epsilon(self.settings.run.resolved_delta, use_pld=cheap).epsilon
 
     def epsilon_by_view(self) -> dict[View, float]:

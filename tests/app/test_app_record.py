@@ -63,6 +63,8 @@ def test_three_simulated_silos_to_a_report(run_app: Any) -> None:
     assert (
         stage.table["largest epsilon in a silo's own account (simulated)"] == report.views["server"].epsilon
     )
+    # what an operator sees while it runs is what the report says at the end
+    assert stage.rounds[-1].epsilon["server"] == pytest.approx(report.views["server"].epsilon)
     assert report.title.endswith("3 silos")
     assert report.final_accuracy is not None and report.final_accuracy > 0.7
 
