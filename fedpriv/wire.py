@@ -7,9 +7,11 @@ Every message of fedpriv is a plain Flower ``train`` message. A record in its co
   masked input only.
 * ``fedpriv.secure-sum.vector`` (ArrayRecord, reply to the masked-input request): the masked vector, one array
   of unsigned integers of shape (length,).
+* ``fedpriv.secure-sum.ahead`` (ConfigRecord, beside the first one): the same fields, for the next session. A
+  masked-input message may carry its stage "keys", the unmask message that follows its stage "shares".
 
-``fedpriv.secure-sum.state`` and ``fedpriv.secure-sum.seen`` never travel: they are a client's records in its
-``Context.state``.
+``fedpriv.secure-sum.state``, ``fedpriv.secure-sum.state-ahead`` and ``fedpriv.secure-sum.seen`` never travel:
+they are a client's records in its ``Context.state``.
 
 Node ids travel as lists of integers; keys and shares as one ``bytes`` field of fixed-size items in the order
 of the ids beside it, so that a check of the size is a complete check of the layout.
@@ -32,8 +34,10 @@ MESSAGE_TYPE = "train"
 RESERVED_PREFIX = "fedpriv.secure-sum"
 RECORD_SECURE_SUM = "fedpriv.secure-sum"
 RECORD_RESULT = "fedpriv.secure-sum.vector"
+RECORD_AHEAD = "fedpriv.secure-sum.ahead"
 RESULT_ARRAY = "vector"
 STATE_SESSION = "fedpriv.secure-sum.state"
+STATE_AHEAD = "fedpriv.secure-sum.state-ahead"
 STATE_SEEN = "fedpriv.secure-sum.seen"
 
 # -- stages, in order; the last one replaces all others in a simulation --------------------------------------
@@ -43,6 +47,8 @@ STAGE_MASKED_INPUT = "masked-input"
 STAGE_UNMASK = "unmask"
 STAGE_SIMULATED = "simulated"
 STAGES = (STAGE_KEYS, STAGE_SHARES, STAGE_MASKED_INPUT, STAGE_UNMASK, STAGE_SIMULATED)
+#: Stage whose message carries a stage of the next session -> that stage.
+STAGES_AHEAD = {STAGE_MASKED_INPUT: STAGE_KEYS, STAGE_UNMASK: STAGE_SHARES}
 
 # -- fields of RECORD_SECURE_SUM -----------------------------------------------------------------------------
 FIELD_SCHEMA = "schema"  # int

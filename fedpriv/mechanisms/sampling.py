@@ -32,9 +32,12 @@ class Sampler(ABC):
         Value of the ``sampling`` key that selects this sampler.
     hides_cohort : bool
         True when nobody but the client itself learns whether it took part.
+    asks_all : bool
+        True when every client is asked in every round.
     """
 
     name: ClassVar[str]
+    asks_all: ClassVar[bool] = False
     hides_cohort: ClassVar[bool]
 
     @abstractmethod
@@ -55,6 +58,7 @@ class FullParticipation(Sampler):
     """Every client contributes in every round."""
 
     name: ClassVar[str] = "full"
+    asks_all: ClassVar[bool] = True
     hides_cohort: ClassVar[bool] = False
 
     def asked(self, clients: Sequence[int]) -> list[int]:
@@ -79,6 +83,7 @@ class SelfSampling(Sampler):
 
     rate: float
     name: ClassVar[str] = "self"
+    asks_all: ClassVar[bool] = True
     hides_cohort: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Client half of a secure sum: answers the server's stages, reveals a masked vector and nothing else.
 
-The client keeps its secrets of the open session in ``Context.state`` and drops them at the end, or as soon
-as it refuses a request. It refuses
+The client keeps its secrets of the open session, and of the next one where that is opened ahead, in
+``Context.state`` and drops them at the end, or as soon as it refuses a request. It refuses
 
 * any message type but ``train`` and any message without the secure-sum record: the caller's function is not
   called and nothing leaves in the clear;
@@ -12,6 +12,9 @@ as it refuses a request. It refuses
 * an unmask request that names one peer both alive and dead, leaves a peer out, or has fewer survivors than
   the threshold;
 * an unmasked sum outside a simulation.
+
+What a message asks ahead for the next session is checked by the same rules; if it is refused, the next session
+is dropped and the open one goes on.
 
 Guarantee (Bell et al. 2020): against a server that follows the protocol and up to ``threshold - 1``
 colluding holders of each client's secrets, all replies together depend on the values of the honest clients
@@ -30,7 +33,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedpriv import wire
 from fedpriv.secure_sum import client_stages as stages
@@ -141,12 +144,29 @@ def _answer(msg: Message, context: Context, produce: Produce) -> RecordDict:
         if not inside_simulation(context):
             raise Refusal(ErrorCode.NOT_A_SIMULATION)
         return stages.answer_simulated(record, context, session_id, values)
+    client_state.move_up(context, session_id)
     state = client_state.open_state(context, session_id, stage, me)
     if stage == wire.STAGE_SHARES:
         return stages.answer_shares(record, context, state, me)
     if stage == wire.STAGE_MASKED_INPUT:
-        return stages.answer_masked_input(record, state, me, values)
-    return stages.answer_unmask(record, context, state, me)
+        content = stages.answer_masked_input(record, state, me, values)
+    else:
+        content = stages.answer_unmask(record, context, state, me)
+    if wire.RECORD_AHEAD in msg.content:
+        _add_ahead(content, msg, stage, context)
+    return content
+
+
+def _add_ahead(content: RecordDict, msg: Message, stage: str, context: Context) -> None:
+    """Answer what the message asks for the next session; the open one does not depend on it."""
+    record = msg.content[wire.RECORD_AHEAD]
+    try:
+        if not isinstance(record, ConfigRecord):
+            raise Refusal(ErrorCode.MALFORMED)
+        content[wire.RECORD_AHEAD] = stages.answer_ahead(record, stage, context, msg.metadata.dst_node_id)
+    except Refusal as refusal:
+        client_state.forget_ahead(context)
+        _logger.warning("the next secure sum cannot be opened ahead: %s", wire.error_words(refusal.code))
 
 
 def _call(produce: Produce, msg: Message, context: Context) -> np.ndarray:

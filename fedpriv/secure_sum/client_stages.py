@@ -18,15 +18,19 @@ from fedpriv.wire import ErrorCode
 Values = Callable[[Session, int], np.ndarray]
 
 
-def answer_keys(record: ConfigRecord, context: Context, session_id: bytes, me: int) -> RecordDict:
-    """Open a session and announce two public keys."""
+def answer_keys(
+    record: ConfigRecord, context: Context, session_id: bytes, me: int, slot: str = wire.STATE_SESSION
+) -> RecordDict:
+    """Open a session, the next one or at once, and announce two public keys."""
     st.remember_session(context, session_id)
     session = st.session_in(record, session_id)
+    # The server begins anew for this purpose: it will not use what was exchanged ahead.
+    st.forget_ahead(context, session.purpose)
     limit = st.magnitude_limit(record, session)
     st.floor(context)
     seed = keys.random_seed()
     share_key = X25519PrivateKey.generate()
-    context.state[wire.STATE_SESSION] = ConfigRecord(
+    context.state[slot] = ConfigRecord(
         {
             wire.FIELD_SESSION: session_id,
             wire.FIELD_STAGE: wire.STAGE_KEYS,
@@ -169,7 +173,7 @@ def answer_unmask(record: ConfigRecord, context: Context, state: ConfigRecord, m
     alive = [peer for peer in alive if peer in self_shares]
     dead = [peer for peer in dead if peer in key_shares]
     session_id = st.blob(state, wire.FIELD_SESSION)
-    st.wipe(context)
+    st.close(context)
     fields = {
         wire.FIELD_ALIVE: alive,
         wire.FIELD_SELF_SHARES: b"".join(self_shares[peer] for peer in alive),
@@ -177,6 +181,21 @@ def answer_unmask(record: ConfigRecord, context: Context, state: ConfigRecord, m
         wire.FIELD_KEY_SHARES: b"".join(key_shares[peer] for peer in dead),
     }
     return st.reply(session_id, wire.STAGE_UNMASK, fields)
+
+
+def answer_ahead(record: ConfigRecord, carrier: str, context: Context, me: int) -> ConfigRecord:
+    """Answer the stage of the next session that goes along with a stage of the open one."""
+    stage, session_id = st.stage_and_session(record)
+    if stage != wire.STAGES_AHEAD.get(carrier):
+        raise Refusal(ErrorCode.OUT_OF_ORDER)
+    if stage == wire.STAGE_KEYS:
+        content = answer_keys(record, context, session_id, me, slot=wire.STATE_AHEAD)
+    else:
+        state = st.open_state(context, session_id, stage, me, slot=wire.STATE_AHEAD)
+        content = answer_shares(record, context, state, me)
+    answer = content[wire.RECORD_SECURE_SUM]
+    assert isinstance(answer, ConfigRecord)
+    return answer
 
 
 def answer_simulated(record: ConfigRecord, context: Context, session_id: bytes, values: Values) -> RecordDict:

@@ -1,6 +1,9 @@
 """A client's session between two requests, and the fields of a request.
 
-Everything lives in records of ``Context.state``, since every message may be handled by a fresh process.
+Everything lives in records of ``Context.state``, since every message may be handled by a fresh process. There
+are at most two sessions: the open one, and the next one, whose keys and shares go along with the last two
+messages of the open one. They have no secret in common.
+
 Flower's SuperNode hands a node's messages to its ClientApp one at a time and stores the state with the
 reply; the defences against a stage that is asked twice rest on that.
 """
@@ -39,8 +42,8 @@ class Refusal(Exception):
     code : int
         Code of the error reply.
     wipe : bool
-        Whether the open session's state goes. Only a request that belongs to an older session, of which
-        nothing is left, keeps the state of the newer one.
+        Whether the state of the open session and of the next one goes. Only a request that belongs to an older
+        session, of which nothing is left, keeps that of the newer ones.
     """
 
     def __init__(self, code: int, wipe: bool = True) -> None:
@@ -59,10 +62,15 @@ def request_of(msg: Message) -> tuple[ConfigRecord, str, bytes]:
     record = msg.content.get(wire.RECORD_SECURE_SUM) if msg.has_content() else None
     if not isinstance(record, ConfigRecord):
         raise Refusal(ErrorCode.NO_RECORD)
+    return record, *stage_and_session(record)
+
+
+def stage_and_session(record: ConfigRecord) -> tuple[str, bytes]:
+    """What a record of a known schema asks for, and of which session."""
     if record.get(wire.FIELD_SCHEMA) != wire.SCHEMA:
         raise Refusal(ErrorCode.WRONG_SCHEMA)
     stage = field(record, wire.FIELD_STAGE, str)
-    return record, stage, field(record, wire.FIELD_SESSION, bytes, wire.SESSION_BYTES)
+    return stage, field(record, wire.FIELD_SESSION, bytes, wire.SESSION_BYTES)
 
 
 def field(record: ConfigRecord, name: str, kind: type, size: int | None = None) -> Any:
@@ -138,9 +146,11 @@ def remember_session(context: Context, session_id: bytes) -> None:
     context.state[wire.STATE_SEEN] = ConfigRecord({"last": sequence})
 
 
-def open_state(context: Context, session_id: bytes, stage: str, me: int) -> ConfigRecord:
-    """State of the open session, if this stage is its next one."""
-    state = context.state.get(wire.STATE_SESSION)
+def open_state(
+    context: Context, session_id: bytes, stage: str, me: int, slot: str = wire.STATE_SESSION
+) -> ConfigRecord:
+    """State of the session in a slot, if this stage is its next one."""
+    state = context.state.get(slot)
     if not isinstance(state, ConfigRecord):
         raise Refusal(ErrorCode.OUT_OF_ORDER)
     current = blob(state, wire.FIELD_SESSION)
@@ -153,9 +163,30 @@ def open_state(context: Context, session_id: bytes, stage: str, me: int) -> Conf
     return state
 
 
-def wipe(context: Context) -> None:
-    """Drop the open session."""
+def move_up(context: Context, session_id: bytes) -> None:
+    """Make the next session the open one if this is its id; what is left of the open one goes."""
+    state = context.state.get(wire.STATE_AHEAD)
+    if isinstance(state, ConfigRecord) and blob(state, wire.FIELD_SESSION) == session_id:
+        context.state[wire.STATE_SESSION] = state
+        del context.state[wire.STATE_AHEAD]
+
+
+def forget_ahead(context: Context, purpose: str | None = None) -> None:
+    """Drop the next session, or drop it if it is for this purpose."""
+    state = context.state.get(wire.STATE_AHEAD)
+    if purpose is None or (isinstance(state, ConfigRecord) and state[wire.FIELD_PURPOSE] == purpose):
+        context.state.pop(wire.STATE_AHEAD, None)
+
+
+def close(context: Context) -> None:
+    """Drop the open session at its end."""
     context.state.pop(wire.STATE_SESSION, None)
+
+
+def wipe(context: Context) -> None:
+    """Drop the open session and the next one."""
+    close(context)
+    forget_ahead(context)
 
 
 def blob(state: ConfigRecord, name: str) -> bytes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedpriv import wire
+from fedpriv.secure_sum import keys
 from fedpriv.secure_sum.exchange import BadReply
 from fedpriv.secure_sum.keys import Session
 
@@ -44,33 +46,41 @@ class RevealedShares:
     key_shares: dict[int, bytes]
 
 
-def read_keys(content: RecordDict) -> Keys:
-    """Reply to the keys request."""
-    return Keys(
-        _bytes(content, wire.FIELD_MASK_KEY, wire.KEY_BYTES),
-        _bytes(content, wire.FIELD_SHARE_KEY, wire.KEY_BYTES),
+def read_keys(record: ConfigRecord) -> Keys:
+    """Reply to the keys request: two different keys that X25519 accepts."""
+    answer = Keys(
+        _bytes(record, wire.FIELD_MASK_KEY, wire.KEY_BYTES),
+        _bytes(record, wire.FIELD_SHARE_KEY, wire.KEY_BYTES),
     )
+    probe = X25519PrivateKey.generate()
+    for key in (answer.mask_key, answer.share_key):
+        try:
+            keys.agree(probe, key)
+        except ValueError:
+            raise BadReply("a public key is not a valid X25519 key") from None
+    return answer
 
 
-def read_shares(content: RecordDict, neighbours: tuple[int, ...]) -> SealedShares:
+def read_shares(record: ConfigRecord, neighbours: tuple[int, ...]) -> SealedShares:
     """Reply to the shares request."""
     size = wire.SEALED_SHARE_BYTES
-    blob = _bytes(content, wire.FIELD_SHARES, size * len(neighbours))
+    blob = _bytes(record, wire.FIELD_SHARES, size * len(neighbours))
     boxes = {peer: blob[i * size : (i + 1) * size] for i, peer in enumerate(neighbours)}
-    return SealedShares(boxes, _bytes(content, wire.FIELD_COMMITMENT, wire.COMMITMENT_BYTES))
+    return SealedShares(boxes, _bytes(record, wire.FIELD_COMMITMENT, wire.COMMITMENT_BYTES))
 
 
 def read_masked(content: RecordDict, session: Session, senders: tuple[int, ...]) -> MaskedVector:
     """Reply to the masked-input request."""
-    unreadable = _ids(content, wire.FIELD_UNREADABLE, set(senders))
+    unreadable = _ids(main_record(content), wire.FIELD_UNREADABLE, set(senders))
     return MaskedVector(read_vector(content, session), tuple(unreadable))
 
 
 def read_revealed(content: RecordDict, alive: set[int], dead: set[int]) -> RevealedShares:
     """Reply to the unmask request."""
+    record = main_record(content)
     return RevealedShares(
-        _shares(content, wire.FIELD_ALIVE, wire.FIELD_SELF_SHARES, alive),
-        _shares(content, wire.FIELD_DEAD, wire.FIELD_KEY_SHARES, dead),
+        _shares(record, wire.FIELD_ALIVE, wire.FIELD_SELF_SHARES, alive),
+        _shares(record, wire.FIELD_DEAD, wire.FIELD_KEY_SHARES, dead),
     )
 
 
@@ -99,27 +109,39 @@ def read_vector(content: RecordDict, session: Session) -> np.ndarray:
     return vector
 
 
-def _shares(content: RecordDict, ids_field: str, shares_field: str, allowed: set[int]) -> dict[int, bytes]:
-    owners = _ids(content, ids_field, allowed)
-    blob = _bytes(content, shares_field, wire.SHARE_BYTES * len(owners))
-    return {owner: blob[i * wire.SHARE_BYTES : (i + 1) * wire.SHARE_BYTES] for i, owner in enumerate(owners)}
-
-
-def _record(content: RecordDict) -> ConfigRecord:
+def main_record(content: RecordDict) -> ConfigRecord:
+    """Record of the open session, which the exchange has checked to be there."""
     record = content[wire.RECORD_SECURE_SUM]
     assert isinstance(record, ConfigRecord)
     return record
 
 
-def _bytes(content: RecordDict, name: str, size: int) -> bytes:
-    value = _record(content).get(name)
+def ahead_record(content: RecordDict, session_id: bytes, stage: str) -> ConfigRecord:
+    """Record of the next session."""
+    record = content.get(wire.RECORD_AHEAD)
+    if not isinstance(record, ConfigRecord):
+        raise BadReply("nothing for the next session came along")
+    asked = {wire.FIELD_SCHEMA: wire.SCHEMA, wire.FIELD_SESSION: session_id, wire.FIELD_STAGE: stage}
+    if any(record.get(name) != value for name, value in asked.items()):
+        raise BadReply("what came along belongs to another session or stage")
+    return record
+
+
+def _shares(record: ConfigRecord, ids_field: str, shares_field: str, allowed: set[int]) -> dict[int, bytes]:
+    owners = _ids(record, ids_field, allowed)
+    blob = _bytes(record, shares_field, wire.SHARE_BYTES * len(owners))
+    return {owner: blob[i * wire.SHARE_BYTES : (i + 1) * wire.SHARE_BYTES] for i, owner in enumerate(owners)}
+
+
+def _bytes(record: ConfigRecord, name: str, size: int) -> bytes:
+    value = record.get(name)
     if type(value) is not bytes or len(value) != size:
         raise BadReply(f"field {name!r} must be {size} bytes")
     return value
 
 
-def _ids(content: RecordDict, name: str, allowed: set[int]) -> list[int]:
-    value = _record(content).get(name)
+def _ids(record: ConfigRecord, name: str, allowed: set[int]) -> list[int]:
+    value = record.get(name)
     if type(value) is not list or not all(type(item) is int for item in value):
         raise BadReply(f"field {name!r} must be a list of node ids")
     ids = [int(item) for item in value]  # type: ignore[arg-type]

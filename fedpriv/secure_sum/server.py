@@ -1,8 +1,9 @@
-"""Server half of a secure sum: four exchanges, drop-outs at each, an exact sum or a clean abort.
+"""Server half of a secure sum: four exchanges, or two; drop-outs at each, an exact sum or a clean abort.
 
 Per session: public keys from everyone; a random neighbour graph over those who answered; sealed Shamir
 shares, which the server passes on unread; masked vectors; shares of the self-mask seed for each node whose
-vector arrived, of the mask-key seed for each node that was lost in between. Never both for one node.
+vector arrived, of the mask-key seed for each node that was lost in between. Never both for one node. Where the
+same nodes go on, the first two of these go along with the messages of the session before (``ahead.py``).
 
 Sources: Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning"; Bell
 et al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead".
@@ -11,17 +12,18 @@ et al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ConfigRecord, RecordDict
 
 from fedpriv import wire
-from fedpriv.secure_sum import graph, keys, replies
-from fedpriv.secure_sum.exchange import BadReply, Exchanges
+from fedpriv.secure_sum import keys, replies
+from fedpriv.secure_sum.ahead import Ahead, NextSession
+from fedpriv.secure_sum.exchange import Exchanges
 from fedpriv.secure_sum.keys import Session
 from fedpriv.secure_sum.settings import SecureSumResult, SecureSumSettings
+from fedpriv.secure_sum.setup import Neighbours, SetUp
 from fedpriv.secure_sum.unmasking import Unmasking
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 Payload = RecordDict | Callable[[int], RecordDict]
 BeforeUnmask = Callable[[list[int]], None]
-Neighbours = dict[int, tuple[int, ...]]
 
 
 class SecureSum:
@@ -41,6 +42,9 @@ class SecureSum:
         Flower's grid.
     settings : SecureSumSettings
         Settings of every session.
+    ahead : Ahead, optional
+        Where a session that is opened ahead waits for its round; share it among the sums of one run. Without
+        it every session is set up by itself.
 
     Examples
     --------
@@ -48,9 +52,10 @@ class SecureSum:
     purpose="votes")`` returns the sum of the vectors that the clients' ``produce`` functions gave.
     """
 
-    def __init__(self, grid: Grid, settings: SecureSumSettings) -> None:
+    def __init__(self, grid: Grid, settings: SecureSumSettings, ahead: Ahead | None = None) -> None:
         self.grid = grid
         self.settings = settings
+        self.ahead = ahead
 
     def run(
         self,
@@ -60,6 +65,7 @@ class SecureSum:
         purpose: str,
         before_unmask: BeforeUnmask | None = None,
         magnitude_limit: int | None = None,
+        repeats: bool = False,
     ) -> SecureSumResult:
         """Run one session.
 
@@ -82,6 +88,10 @@ class SecureSum:
             Largest absolute value of one client's integers, checked by each client before it masks. It must
             fit: nodes * limit < 2^(b-1). None checks for 2^(b-1) - 1 only, and wrapping is the caller's
             affair.
+        repeats : bool
+            Whether the next round will ask the same nodes for the same sum. Then its keys and shares go along
+            with this session's messages, and it takes two exchanges. A promise that is not kept costs some
+            bytes. No effect without ``ahead``, or when simulated.
 
         Returns
         -------
@@ -98,12 +108,22 @@ class SecureSum:
         _check_arguments(self.settings, nodes, length, purpose, magnitude_limit)
         bits = self.settings.modulus_bits
         session = Session(keys.new_session_id(), purpose, int(length), bits)
-        exchanges = Exchanges(self.grid, session.session_id, self.settings.timeout)
-        run = _Run(self.settings, session, exchanges, payload, int(magnitude_limit or 0))
+        limit = int(magnitude_limit or 0)
         if isinstance(payload, RecordDict):
             _check_names(payload)
-        step = run.simulated if self.settings.mode == "simulated" else run.protocol
-        total, survivors = step(nodes, before_unmask)
+        kept = self.ahead.take(self.settings, session, limit, nodes) if self.ahead else None
+        setup = kept or SetUp(self.settings, session, limit)
+        exchanges = Exchanges(self.grid, setup.session.session_id, self.settings.timeout)
+        run = _Run(setup, exchanges, payload)
+        if self.settings.mode == "simulated":
+            total, survivors = run.simulated(nodes, before_unmask)
+        else:
+            if self.ahead and repeats:
+                following = Session(keys.new_session_id(), purpose, int(length), bits)
+                run.next = NextSession(SetUp(self.settings, following, limit), exchanges)
+            total, survivors = run.protocol(nodes, before_unmask)
+            if self.ahead and run.opened:
+                self.ahead.keep(run.opened)
         return SecureSumResult(
             total=keys.centred(total, bits),
             survivors=tuple(survivors),
@@ -112,8 +132,8 @@ class SecureSum:
             bytes_up=exchanges.bytes_up,
             bytes_down=exchanges.bytes_down,
             seconds=exchanges.seconds,
-            neighbours=run.neighbours,
-            share_threshold=run.threshold,
+            neighbours=setup.degree,
+            share_threshold=setup.threshold,
             mode=self.settings.mode,
         )
 
@@ -154,23 +174,18 @@ def _is_int(value: object) -> bool:
 class _Run:
     """One session."""
 
-    def __init__(
-        self,
-        settings: SecureSumSettings,
-        session: Session,
-        exchanges: Exchanges,
-        payload: Payload,
-        limit: int,
-    ) -> None:
-        self.settings, self.session, self.exchanges = settings, session, exchanges
-        self.payload, self.limit = payload, limit
-        self.neighbours = self.threshold = 0
+    def __init__(self, setup: SetUp, exchanges: Exchanges, payload: Payload) -> None:
+        self.setup, self.exchanges, self.payload = setup, exchanges, payload
+        self.session = setup.session
+        #: The next session, if its set-up goes along, and that session once it is ready.
+        self.next: NextSession | None = None
+        self.opened: SetUp | None = None
 
     def simulated(self, nodes: list[int], before_unmask: BeforeUnmask | None) -> tuple[np.ndarray, list[int]]:
         """One exchange of residues in the clear; aborts and calls back where the protocol would."""
         stage = wire.STAGE_SIMULATED
-        opening = self._opening()
-        requests = {node: self._request(stage, opening, self._payload(node)) for node in nodes}
+        record = self.setup.record(stage, self.setup.opening())
+        requests = {node: self._request(record, self._payload(node)) for node in nodes}
         vectors = self.exchanges.ask(
             stage, requests, lambda _, reply: replies.read_vector(reply, self.session)
         )
@@ -181,13 +196,16 @@ class _Run:
         return self._sum(vectors.values()), survivors
 
     def protocol(self, nodes: list[int], before_unmask: BeforeUnmask | None) -> tuple[np.ndarray, list[int]]:
-        """Four exchanges."""
-        public = self._ask_keys(nodes)
-        peers = self._draw_graph(public)
-        sealed = self._ask_shares(public, peers)
-        senders = self._live_senders(sealed, peers)
-        masked = self._ask_masked(sealed, senders)
-        unmasking = Unmasking(self.session, self.threshold, peers, senders, public, sealed, masked)
+        """Four exchanges, or the last two of them where the set-up was made ahead."""
+        setup = self.setup
+        if not setup.sealed:
+            self._ask_keys(nodes)
+            self._ask_shares()
+        senders = self._live_senders()
+        masked = self._ask_masked(senders)
+        unmasking = Unmasking(
+            self.session, setup.threshold, setup.peers, senders, setup.public, setup.sealed, masked
+        )
         unmasking.check(self.exchanges)
         total = self._sum(answer.vector for answer in masked.values())
         survivors = unmasking.survivors
@@ -198,119 +216,86 @@ class _Run:
 
     # -- exchanges -----------------------------------------------------------------------------------------
 
-    def _ask_keys(self, nodes: list[int]) -> dict[int, replies.Keys]:
+    def _ask_keys(self, nodes: list[int]) -> None:
         stage = wire.STAGE_KEYS
-        opening = self._opening()
-        probe = X25519PrivateKey.generate()
-
-        def read(node: int, content: RecordDict) -> replies.Keys:
-            answer = replies.read_keys(content)
-            for key in (answer.mask_key, answer.share_key):
-                try:
-                    keys.agree(probe, key)
-                except ValueError:
-                    raise BadReply("a public key is not a valid X25519 key") from None
-            return answer
-
-        public = self.exchanges.ask(stage, {node: self._request(stage, opening) for node in nodes}, read)
-        owners: dict[bytes, list[int]] = {}
-        for node, answer in public.items():
-            for key in (answer.mask_key, answer.share_key):
-                owners.setdefault(key, []).append(node)
-        for node in {node for users in owners.values() if len(users) > 1 for node in users}:
-            del public[node]
-            self.exchanges.fault(node, stage, "a public key was used twice")
-            self.exchanges.drop(stage, {node})
-        self._enough(stage, public)
-        return public
-
-    def _draw_graph(self, public: dict[int, replies.Keys]) -> Neighbours:
-        wanted = self.settings.neighbours or graph.neighbours_for(len(public))
-        peers = graph.neighbour_graph(public, wanted)
-        self.neighbours = len(next(iter(peers.values())))
-        holders = self.neighbours + 1
-        self.threshold = self.settings.share_threshold or graph.default_threshold(holders)
-        if not holders < 2 * self.threshold <= 2 * holders:
-            raise self.exchanges.abort(
-                wire.STAGE_SHARES,
-                f"share_threshold = {self.threshold} does not fit {holders} holders per neighbourhood: "
-                f"it must be from {holders // 2 + 1} to {holders}",
-            )
-        return peers
-
-    def _ask_shares(
-        self, public: dict[int, replies.Keys], peers: Neighbours
-    ) -> dict[int, replies.SealedShares]:
-        stage = wire.STAGE_SHARES
-        requests = {
-            node: self._request(
-                stage,
-                {
-                    wire.FIELD_THRESHOLD: self.threshold,
-                    wire.FIELD_NEIGHBOURS: list(peers[node]),
-                    wire.FIELD_MASK_KEYS: b"".join(public[peer].mask_key for peer in peers[node]),
-                    wire.FIELD_SHARE_KEYS: b"".join(public[peer].share_key for peer in peers[node]),
-                },
-            )
-            for node in public
-        }
-        sealed = self.exchanges.ask(
-            stage, requests, lambda node, reply: replies.read_shares(reply, peers[node])
+        record = self.setup.record(stage, self.setup.opening())
+        answers = self.exchanges.ask(
+            stage,
+            {node: self._request(record) for node in nodes},
+            lambda _, reply: replies.read_keys(replies.main_record(reply)),
         )
-        self._enough(stage, sealed)
-        return sealed
+        doubled = self.setup.take_keys(answers)
+        for node in sorted(doubled):
+            self.exchanges.fault(node, stage, "a public key was used twice")
+        self.exchanges.drop(stage, doubled)
+        self._enough(stage, self.setup.public)
 
-    def _live_senders(self, sealed: dict[int, replies.SealedShares], peers: Neighbours) -> Neighbours:
-        """Neighbours with shares of every node that still has enough of them; the others are let go."""
-        live = set(sealed)
-        while True:
-            senders = {node: tuple(peer for peer in peers[node] if peer in live) for node in sorted(live)}
-            alone = {node for node, theirs in senders.items() if len(theirs) + 1 < self.threshold}
-            if not alone:
-                break
-            for node in sorted(alone):
-                self.exchanges.fault(node, wire.STAGE_SHARES, "too many of its neighbours were lost")
-            self.exchanges.drop(wire.STAGE_SHARES, alone)
-            live -= alone
+    def _ask_shares(self) -> None:
+        stage, setup = wire.STAGE_SHARES, self.setup
+        try:
+            setup.draw_graph()
+        except ValueError as misfit:
+            raise self.exchanges.abort(stage, str(misfit)) from None
+        requests = {
+            node: self._request(setup.record(stage, setup.shares_fields(node))) for node in setup.public
+        }
+        setup.sealed = self.exchanges.ask(
+            stage,
+            requests,
+            lambda node, reply: replies.read_shares(replies.main_record(reply), setup.peers[node]),
+        )
+        self._enough(stage, setup.sealed)
+
+    def _live_senders(self) -> Neighbours:
+        """Neighbours of each node that goes on; those with too few of them are let go."""
+        senders, alone = self.setup.senders()
+        for node in sorted(alone):
+            self.exchanges.fault(node, wire.STAGE_SHARES, "too many of its neighbours were lost")
+        self.exchanges.drop(wire.STAGE_SHARES, alone)
         self._enough(wire.STAGE_SHARES, senders)
         return senders
 
-    def _ask_masked(
-        self, sealed: dict[int, replies.SealedShares], senders: Neighbours
-    ) -> dict[int, replies.MaskedVector]:
-        stage = wire.STAGE_MASKED_INPUT
+    def _ask_masked(self, senders: Neighbours) -> dict[int, replies.MaskedVector]:
+        stage, following = wire.STAGE_MASKED_INPUT, self.next
+        ahead = following.ask_keys() if following else None
         requests = {
             node: self._request(
-                stage,
-                {
-                    **self._description(),
-                    wire.FIELD_NEIGHBOURS: list(theirs),
-                    wire.FIELD_SHARES: b"".join(sealed[peer].boxes[node] for peer in theirs),
-                },
-                self._payload(node),
+                self.setup.record(stage, self.setup.delivery(node, theirs)), self._payload(node), ahead
             )
             for node, theirs in senders.items()
         }
-        masked = self.exchanges.ask(
-            stage, requests, lambda node, reply: replies.read_masked(reply, self.session, senders[node])
-        )
-        self._enough(stage, masked)
-        return masked
+
+        def read(node: int, reply: RecordDict) -> tuple[replies.MaskedVector, replies.Keys | str]:
+            vector = replies.read_masked(reply, self.session, senders[node])
+            return vector, following.read_keys(reply) if following else ""
+
+        answers = self.exchanges.ask(stage, requests, read)
+        self._enough(stage, answers)
+        if following:
+            following.take_keys({node: keys_ahead for node, (_, keys_ahead) in answers.items()})
+        return {node: vector for node, (vector, _) in answers.items()}
 
     def _ask_unmask(self, unmasking: Unmasking) -> dict[int, replies.RevealedShares]:
-        stage = wire.STAGE_UNMASK
+        stage, following = wire.STAGE_UNMASK, self.next
         alive = {node: [node, *unmasking.alive(node)] for node in unmasking.survivors}
         dead = {node: unmasking.dead(node) for node in unmasking.survivors}
         requests = {
-            node: self._request(stage, {wire.FIELD_ALIVE: alive[node], wire.FIELD_DEAD: dead[node]})
+            node: self._request(
+                self.setup.record(stage, {wire.FIELD_ALIVE: alive[node], wire.FIELD_DEAD: dead[node]}),
+                ahead=following.ask_shares(node) if following else None,
+            )
             for node in unmasking.survivors
         }
+
+        def read(node: int, reply: RecordDict) -> tuple[replies.RevealedShares, replies.SealedShares | str]:
+            revealed = replies.read_revealed(reply, set(alive[node]), set(dead[node]))
+            return revealed, following.read_shares(node, reply) if following else ""
+
         self.exchanges.released = True
-        return self.exchanges.ask(
-            stage,
-            requests,
-            lambda node, reply: replies.read_revealed(reply, set(alive[node]), set(dead[node])),
-        )
+        answers = self.exchanges.ask(stage, requests, read)
+        if following:
+            self.opened = following.take_shares({node: shares for node, (_, shares) in answers.items()})
+        return {node: revealed for node, (revealed, _) in answers.items()}
 
     # -- helpers -------------------------------------------------------------------------------------------
 
@@ -321,32 +306,21 @@ class _Run:
         return keys.reduce_residues(total, self.session)
 
     def _enough(self, stage: str, answered: Sized) -> None:
-        needed = self.settings.min_survivors
+        needed = self.setup.settings.min_survivors
         if len(answered) < needed:
             raise self.exchanges.abort(stage, f"{len(answered)} nodes left, min_survivors = {needed}")
-
-    def _description(self) -> dict[str, Any]:
-        return {
-            wire.FIELD_PURPOSE: self.session.purpose,
-            wire.FIELD_LENGTH: self.session.length,
-            wire.FIELD_MODULUS_BITS: self.session.modulus_bits,
-        }
-
-    def _opening(self) -> dict[str, Any]:
-        return {**self._description(), wire.FIELD_MAGNITUDE_LIMIT: self.limit}
 
     def _payload(self, node: int) -> RecordDict:
         return self.payload if isinstance(self.payload, RecordDict) else self.payload(node)
 
-    def _request(self, stage: str, fields: dict[str, Any], payload: RecordDict | None = None) -> RecordDict:
+    def _request(
+        self, record: ConfigRecord, payload: RecordDict | None = None, ahead: ConfigRecord | None = None
+    ) -> RecordDict:
         content = RecordDict()
         if payload is not None:
             _check_names(payload)
             content.update(payload)
-        head: dict[str, Any] = {
-            wire.FIELD_SCHEMA: wire.SCHEMA,
-            wire.FIELD_STAGE: stage,
-            wire.FIELD_SESSION: self.session.session_id,
-        }
-        content[wire.RECORD_SECURE_SUM] = ConfigRecord({**head, **fields})
+        content[wire.RECORD_SECURE_SUM] = record
+        if ahead is not None:
+            content[wire.RECORD_AHEAD] = ahead
         return content

@@ -176,6 +176,7 @@ class DpsgdDc(TrainingStrategy):
                 modulus_bits=plan.modulus_bits(),
                 purpose=wire.PURPOSE_UPDATE,
                 magnitude=plan.magnitude(),
+                repeats=plan.sampler.asks_all and server_round < plan.rounds,
             )
         except SecureSumAborted as aborted:
             logger.warning("%s round %d released nothing: %s", self.stage, server_round, aborted)

@@ -176,6 +176,7 @@ class MatrixFtrl(TrainingStrategy):
                 purpose=self._purpose,
                 magnitude=plan.magnitude(),
                 server_noise=lambda: self.noise.row(server_round - 1),
+                repeats=plan.schedule.drawn_by == "self" and server_round < plan.num_rounds,
             )
         except SecureSumAborted as aborted:
             logger.warning("%s round %d released nothing: %s", self.stage, server_round, aborted)

@@ -16,7 +16,14 @@ from fedpriv.accounting.validators import InvalidArgument
 from fedpriv.ledger import Ledger, Reservation
 from fedpriv.mechanisms import SecureSource, SeededSource, rounded_gaussian
 from fedpriv.plans import NoiseModel, Plan
-from fedpriv.secure_sum import NodeError, SecureSum, SecureSumAborted, SecureSumResult, SecureSumSettings
+from fedpriv.secure_sum import (
+    Ahead,
+    NodeError,
+    SecureSum,
+    SecureSumAborted,
+    SecureSumResult,
+    SecureSumSettings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +71,8 @@ class NoisedSum:
         Payload of all sums that were released.
     last : SecureSumResult or None
         The latest one, with its seconds per exchange; None when it was aborted.
+    ahead : Ahead
+        The next round's session, where its set-up went along with this round's messages.
     """
 
     ledger: Ledger | None
@@ -75,6 +84,7 @@ class NoisedSum:
     bytes_up: int = field(default=0, init=False)
     bytes_down: int = field(default=0, init=False)
     last: SecureSumResult | None = field(default=None, init=False)
+    ahead: Ahead = field(default_factory=Ahead, init=False)
 
     def release(
         self,
@@ -91,6 +101,7 @@ class NoisedSum:
         purpose: str,
         magnitude: int | None = None,
         server_noise: Callable[[], np.ndarray] | None = None,
+        repeats: bool = False,
     ) -> NoisedSumResult:
         """Run one secure sum and account for it.
 
@@ -124,6 +135,8 @@ class NoisedSum:
         server_noise : callable, optional
             Central noise of this release, shape (length,), int64, drawn when the sum is there; independent
             Gaussian noise of ``noise`` by default.
+        repeats : bool
+            Whether the next round will ask the same clients for the same sum: then it takes two exchanges.
 
         Raises
         ------
@@ -148,6 +161,7 @@ class NoisedSum:
                 timeout=self.timeout,
                 mode=self.mode,
             ),
+            self.ahead,
         )
         if len(clients) < noise.min_survivors:
             raise SecureSumAborted(
@@ -167,7 +181,12 @@ class NoisedSum:
 
         try:
             result = session.run(
-                list(clients), payload, length=length, purpose=purpose, before_unmask=before_unmask
+                list(clients),
+                payload,
+                length=length,
+                purpose=purpose,
+                before_unmask=before_unmask,
+                repeats=repeats,
             )
             if magnitude is not None and int(np.max(np.abs(result.total))) > magnitude:
                 raise SecureSumAborted(

@@ -213,10 +213,16 @@ class PacZero(TrainingStrategy):
                 timeout=self.sums.timeout,
                 mode=self.sums.mode,
             ),
+            self.sums.ahead,
         )
         try:
             result = session.run(
-                list(clients), payload, length=1, purpose=wire.PURPOSE_PAC_ZERO, magnitude_limit=1
+                list(clients),
+                payload,
+                length=1,
+                purpose=wire.PURPOSE_PAC_ZERO,
+                magnitude_limit=1,
+                repeats=server_round < self.plan.rounds,
             )
         except SecureSumAborted as aborted:
             logger.warning("%s round %d released nothing: %s", self.stage, server_round, aborted)

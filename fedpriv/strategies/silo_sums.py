@@ -234,6 +234,7 @@ class SiloSums:
                 modulus_bits=plan.modulus_bits(),
                 purpose=self.purpose,
                 magnitude=plan.grid.magnitude(plan.num_clients),
+                repeats=server_round < plan.num_rounds,
             )
         except SecureSumAborted as aborted:
             logger.warning("%s round %d released nothing: %s", self.stage, server_round, aborted)

@@ -164,6 +164,7 @@ class ZerothOrder(TrainingStrategy):
                 modulus_bits=sums.modulus_bits(),
                 purpose=wire.PURPOSE_ZEROTH_ORDER,
                 magnitude=sums.magnitude(),
+                repeats=sums.sampler.asks_all and server_round < plan.rounds,
             )
         except SecureSumAborted as aborted:
             self.downlink.finish_round(cohort.asked, (), aborted.errors)
