@@ -16,7 +16,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 from benchmarks.faults.measure import Outcome, crash_and_resume
 from benchmarks.faults.points import POINTS, Point
 from benchmarks.faults.report import account_table, replace_section, server_table, silo_table
-from benchmarks.faults.silos import DEATHS, SiloOutcome, exchanges, lose_a_silo
+from benchmarks.faults.silos import DEATHS, SiloOutcome, lose_a_silo, places
 from benchmarks.output import Stopwatch, environment, quiet, write_results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,9 +36,9 @@ def measure_silos() -> list[SiloOutcome]:
     """Kill a silo in each exchange, in a federation that can spare one and in one that cannot."""
     with tempfile.TemporaryDirectory(prefix="fedpriv-faults-") as name:
         return [
-            lose_a_silo(what, exchange, silos, fewest, Path(name))
+            lose_a_silo(what, number, exchange, silos, fewest, Path(name))
             for what in DEATHS
-            for exchange in exchanges()
+            for number, exchange in places(what)
             for silos, fewest in ((4, 3), (3, 3))
         ]
 

@@ -68,6 +68,7 @@ def silo_table(outcomes: Sequence[SiloOutcome]) -> str:
     header = [
         "killed",
         "in exchange",
+        "of round",
         "silos",
         "fewest in a sum",
         "in the sum",
@@ -81,6 +82,7 @@ def silo_table(outcomes: Sequence[SiloOutcome]) -> str:
             (
                 outcome.what,
                 outcome.exchange,
+                outcome.round,
                 outcome.silos,
                 outcome.min_survivors,
                 outcome.survivors or "not released",

@@ -19,7 +19,9 @@ from fedpriv.testing import LocalGrid
 
 #: What dies, and how Flower tells the server: the code of the error reply.
 DEATHS = {"SuperNode": 5, "ClientApp": 8}
-ROUND, VICTIM = 2, 1
+ROUNDS, VICTIM = 2, 1
+#: A silo that is restarted while it has nothing to do has lost what was exchanged ahead for the next round.
+BETWEEN = "between two rounds"
 
 
 @dataclass(frozen=True)
@@ -31,19 +33,22 @@ class SiloOutcome:
     what : str
         What died.
     exchange : str
-        In which exchange of the second round.
+        In which exchange.
+    round : int
+        Of which round: the first one sets everything up, the second one begins where that left off.
     silos, min_survivors : int
         Size of the federation, and how many a sum needs.
     survivors : int
-        Silos in the second round's sum; 0 when it was not released.
+        Silos in that round's sum; 0 when it was not released.
     status : str
         The round's line in the ledger.
     next_survivors : int
-        Silos in the third round's sum.
+        Silos in the sum of the round after it.
     """
 
     what: str
     exchange: str
+    round: int
     silos: int
     min_survivors: int
     survivors: int
@@ -63,7 +68,7 @@ class _Federation:
             return Message(RecordDict({"arrays": ArrayRecord({"w": Array(model)})}), reply_to=msg)
 
         self.seen: list[tuple[int, str]] = []
-        self.round, self.strike = 0, ("", "")
+        self.round, self.strike = 0, ("", 0, "")
         self.grid = LocalGrid(app, silos, drop=self._note, intercept=self._reply)
         plan = DpsgdDcPlan.build(
             sampler=FullParticipation(),
@@ -81,6 +86,8 @@ class _Federation:
     def play(self) -> int:
         """One round; how many silos are in the released sum."""
         self.round += 1
+        if self.strike == ("SuperNode", self.round, BETWEEN):
+            self.grid.restart_node(VICTIM)
         arrays = ArrayRecord({"w": Array(np.zeros(4))})
         outcome = self.strategy.train_round(self.grid, self.round, arrays)
         return outcome.survivors if outcome.arrays is not None else 0
@@ -90,29 +97,37 @@ class _Federation:
             self.seen.append((self.round, wire.stage_of(request) or ""))
 
     def _reply(self, silo: int, request: Message, reply: Message) -> list[Message]:
-        what, exchange = self.strike
-        if silo != VICTIM or self.seen[-1] != (ROUND, exchange):
+        what, *place = self.strike
+        if silo != VICTIM or self.seen[-1] != tuple(place):
             return [reply]
         if what == "SuperNode":
             self.grid.restart_node(VICTIM)  # its restart policy starts it again, without Context.state
         return [Message(Error(code=DEATHS[what], reason=""), reply_to=request)]
 
 
-def exchanges() -> list[str]:
-    """Exchanges of a round that is not the first."""
+def exchanges() -> list[tuple[int, str]]:
+    """Round and exchange of every message to a silo, in the last of two rounds that has such an exchange."""
     probe = _Federation(3, 3)
-    probe.play()
-    probe.play()
-    return [exchange for number, exchange in probe.seen if number == ROUND]
+    for _ in range(ROUNDS):
+        probe.play()
+    last = {exchange: number for number, exchange in probe.seen}
+    return [(number, exchange) for exchange, number in last.items()]
 
 
-def lose_a_silo(what: str, exchange: str, silos: int, min_survivors: int, folder: Path) -> SiloOutcome:
-    """Three rounds; a silo dies in one exchange of the second and is there again in the third."""
-    file = folder / f"{what}-{exchange}-{silos}.jsonl"
+def places(what: str) -> list[tuple[int, str]]:
+    """Where a death of this kind is tried."""
+    between = [(ROUNDS, BETWEEN)] if what == "SuperNode" else []
+    return [*exchanges(), *between]
+
+
+def lose_a_silo(
+    what: str, number: int, exchange: str, silos: int, min_survivors: int, folder: Path
+) -> SiloOutcome:
+    """Rounds until one after that in which a silo dies; it is there again afterwards."""
+    file = folder / f"{what}-{number}-{exchange}-{silos}.jsonl"
     with Ledger.open(file, unit="client", adjacency="add_or_remove", run="run") as ledger:
         federation = _Federation(silos, min_survivors, ledger)
-        federation.strike = (what, exchange)
-        federation.play()
-        survivors, after = federation.play(), federation.play()
-    status = next(entry.status for entry in read_ledger(file).entries if entry.round == ROUND)
-    return SiloOutcome(what, exchange, silos, min_survivors, survivors, status, after)
+        federation.strike = (what, number, exchange)
+        *_, survivors, after = (federation.play() for _ in range(number + 1))
+    status = next(entry.status for entry in read_ledger(file).entries if entry.round == number)
+    return SiloOutcome(what, exchange, number, silos, min_survivors, survivors, status, after)

@@ -32,7 +32,7 @@ class SecureSumSettings:
     modulus_bits : int
         b, 2 to 64: sums are exact mod 2^b. Vectors travel as 4-byte words up to 32 and 8-byte words above.
     timeout : float
-        Seconds that one exchange may take; four exchanges a session.
+        Seconds that one exchange may take; a session has four, or two after one that set it up ahead.
     mode : {"protocol", "simulated"}
         "simulated" asks simulated clients for their integers in the clear, in one exchange, and gives the
         same sum; a client outside a simulation refuses it.

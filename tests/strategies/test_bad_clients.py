@@ -19,6 +19,7 @@ from fedpriv.clients import client_level_dp_mod, dp_hype_mod
 from fedpriv.ledger import read_ledger
 from fedpriv.mechanisms import Ballot
 from fedpriv.plans import VotePlan
+from fedpriv.secure_sum import Ahead
 from fedpriv.strategies import DpHype, DpsgdDc, NoisedSum
 from fedpriv.testing import LocalGrid
 
@@ -43,7 +44,10 @@ def _loss(candidate: dict[str, Any], context: Context) -> float:
 
 @dataclass
 class Federation:
-    """A grid with one bad client, the sums that are asked of it, and what the server saw."""
+    """A grid with one bad client, the sums that are asked of it, and what the server saw.
+
+    ``kind`` is "vote", "train" with a full set-up in every round, or "train on" in two exchanges a round.
+    """
 
     kind: str
     ledger: Any = None
@@ -72,6 +76,8 @@ class Federation:
         if self.kind == "vote":
             tallies = self.vote.vote(self.grid).tallies
         else:
+            if self.kind == "train":
+                self.training.sums.ahead = Ahead()
             outcome = self.training.train_round(self.grid, self.session, record(np.zeros(CLIENTS)))
             assert outcome.arrays is not None
             tallies = -vector_of(outcome.arrays) * CLIENTS / 0.5
@@ -91,15 +97,15 @@ class Federation:
         return change(request, reply)
 
 
-def _exchanges() -> list[str]:
-    """Names of the exchanges that a client takes part in, in its first session and in later ones."""
-    probe = Federation("train")
+def _exchanges(kind: str) -> list[str]:
+    """Names of the exchanges that a client takes part in, in its second session."""
+    probe = Federation(kind)
     probe.sum()
     probe.sum()
-    return list(dict.fromkeys(stage for _, stage in probe.exchanges))
+    return [stage for session, stage in probe.exchanges if session == 2]
 
 
-EXCHANGES = _exchanges()
+CASES = [(kind, stage) for kind in ("train", "train on", "vote") for stage in _exchanges(kind)]
 #: The node is in the sum when only its last reply is bad: its vector had arrived.
 SUMMED = {wire.STAGE_UNMASK}
 HEAD = (wire.FIELD_SCHEMA, wire.FIELD_STAGE, wire.FIELD_SESSION)
@@ -232,8 +238,7 @@ def _sums_around(federation: Federation, stage: str) -> None:
     assert federation.sum() == everyone  # a fault of one session costs no later one
 
 
-@pytest.mark.parametrize("kind", ["train", "vote"])
-@pytest.mark.parametrize("stage", EXCHANGES)
+@pytest.mark.parametrize(("kind", "stage"), CASES)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_bad_client_neither_stops_the_run_nor_reaches_the_sum(
     name: str, stage: str, kind: str, caplog: pytest.LogCaptureFixture
@@ -245,8 +250,7 @@ def test_a_bad_client_neither_stops_the_run_nor_reaches_the_sum(
     _check_outcome(federation, stage, caplog.text, words)
 
 
-@pytest.mark.parametrize("kind", ["train", "vote"])
-@pytest.mark.parametrize("stage", EXCHANGES)
+@pytest.mark.parametrize(("kind", "stage"), CASES)
 def test_a_replayed_reply_is_not_counted(stage: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """The reply of session 1, sent again in session 2: it was valid once."""
     kept: list[Any] = []
@@ -267,8 +271,7 @@ def test_a_replayed_reply_is_not_counted(stage: str, kind: str, caplog: pytest.L
     _check_outcome(federation, stage, caplog.text, "another session")
 
 
-@pytest.mark.parametrize("kind", ["train", "vote"])
-@pytest.mark.parametrize("stage", EXCHANGES)
+@pytest.mark.parametrize(("kind", "stage"), CASES)
 def test_a_late_reply_is_not_counted(stage: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """It arrives with the next exchange, which asked something else."""
     federation = Federation(kind)
@@ -295,11 +298,18 @@ VALUES = st.one_of(
 )
 
 
+def test_training_goes_on_in_two_exchanges() -> None:
+    assert _exchanges("train on") == [wire.STAGE_MASKED_INPUT, wire.STAGE_UNMASK]
+
+
 @settings(max_examples=25, deadline=None)
-@given(data=st.data(), stage=st.sampled_from(EXCHANGES), kind=st.sampled_from(["train", "vote"]))
-def test_arbitrary_fields_never_stop_the_run(data: st.DataObject, stage: str, kind: str) -> None:
+@given(data=st.data(), case=st.sampled_from(CASES))
+def test_arbitrary_fields_never_stop_the_run(data: st.DataObject, case: tuple[str, str]) -> None:
+    kind, stage = case
+
     def change(request: Message, reply: Message) -> list[Message]:
-        found = reply.content[wire.RECORD_SECURE_SUM]
+        records = [name for name in (wire.RECORD_SECURE_SUM, wire.RECORD_AHEAD) if name in reply.content]
+        found = reply.content[data.draw(st.sampled_from(records))]
         assert isinstance(found, ConfigRecord)
         names = data.draw(st.lists(st.sampled_from(sorted(found)), min_size=1, unique=True))
         for name in names:
