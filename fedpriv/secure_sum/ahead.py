@@ -14,7 +14,7 @@ once. A session that was opened ahead is used once or never.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -25,6 +25,9 @@ from fedpriv.secure_sum.keys import Session
 from fedpriv.secure_sum.replies import Keys, SealedShares
 from fedpriv.secure_sum.settings import SecureSumSettings
 from fedpriv.secure_sum.setup import SetUp
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 Answer = TypeVar("Answer")
 
@@ -37,13 +40,14 @@ class Ahead:
 
     def __init__(self) -> None:
         self._setup: SetUp | None = None
+        self._grid: Grid | None = None
 
-    def keep(self, setup: SetUp) -> None:
-        """Keep a session until it is taken or replaced."""
-        self._setup = setup
+    def keep(self, setup: SetUp, grid: Grid) -> None:
+        """Keep a session over the nodes of a grid until it is taken or replaced."""
+        self._setup, self._grid = setup, grid
 
     def take(
-        self, settings: SecureSumSettings, wanted: Session, limit: int, nodes: Iterable[int]
+        self, settings: SecureSumSettings, wanted: Session, limit: int, nodes: Iterable[int], grid: Grid
     ) -> SetUp | None:
         """Hand out the kept session if it is for exactly this sum over exactly these nodes.
 
@@ -59,6 +63,8 @@ class Ahead:
             Its magnitude limit.
         nodes : iterable of int
             Nodes to ask.
+        grid : Grid
+            Their grid.
 
         Returns
         -------
@@ -72,6 +78,7 @@ class Ahead:
             (kept.session.length, kept.session.modulus_bits) == (wanted.length, wanted.modulus_bits)
             and (kept.settings, kept.limit) == (settings, limit)
             and set(kept.sealed) == set(nodes)
+            and self._grid is grid
         )
         return kept if fits else None
 

@@ -111,7 +111,7 @@ class SecureSum:
         limit = int(magnitude_limit or 0)
         if isinstance(payload, RecordDict):
             _check_names(payload)
-        kept = self.ahead.take(self.settings, session, limit, nodes) if self.ahead else None
+        kept = self.ahead.take(self.settings, session, limit, nodes, self.grid) if self.ahead else None
         setup = kept or SetUp(self.settings, session, limit)
         exchanges = Exchanges(self.grid, setup.session.session_id, self.settings.timeout)
         run = _Run(setup, exchanges, payload)
@@ -123,7 +123,7 @@ class SecureSum:
                 run.next = NextSession(SetUp(self.settings, following, limit), exchanges)
             total, survivors = run.protocol(nodes, before_unmask)
             if self.ahead and run.opened:
-                self.ahead.keep(run.opened)
+                self.ahead.keep(run.opened, self.grid)
         return SecureSumResult(
             total=keys.centred(total, bits),
             survivors=tuple(survivors),

@@ -71,6 +71,10 @@ def test_every_client_counts_once_whatever_its_number_of_examples(mode: str) -> 
     assert mean[0] == pytest.approx(0.0, abs=5e-3)  # (1 - 1) / 2
 
 
+#: What goes along for the next round, at most.
+AHEAD = ({wire.FIELD_MASK_KEY, wire.FIELD_SHARE_KEY}, {wire.FIELD_SHARES, wire.FIELD_COMMITMENT})
+
+
 def test_nothing_but_the_masked_vector_leaves_a_client() -> None:
     seen: list[Message] = []
 
@@ -80,10 +84,13 @@ def test_nothing_but_the_masked_vector_leaves_a_client() -> None:
 
     grid = LocalGrid(Clients().app, 8, intercept=intercept)
     mean_update(make_strategy(make_plan()), grid)
+    head = {wire.FIELD_SCHEMA, wire.FIELD_STAGE, wire.FIELD_SESSION}
     assert len(seen) == 8 * 4
     for reply in seen:
         assert reply.has_content()
-        assert set(reply.content) <= {wire.RECORD_SECURE_SUM, wire.RECORD_RESULT}
+        assert set(reply.content) <= {wire.RECORD_SECURE_SUM, wire.RECORD_RESULT, wire.RECORD_AHEAD}
+        if (ahead := reply.content.get(wire.RECORD_AHEAD)) is not None:
+            assert set(ahead) - head in AHEAD
         assert not reply.content.metric_records
         raw = repr(reply.content).encode() + b"".join(
             array.data for found in reply.content.array_records.values() for array in found.values()
@@ -350,12 +357,10 @@ def test_an_abort_after_an_unmask_request_is_charged(tmp_path) -> None:  # type:
 
 def test_an_aborted_round_leaves_the_model_and_the_next_one_goes_on(tmp_path) -> None:  # type: ignore[no-untyped-def]
     plan = make_plan(noise_multiplier=QUIET)
-    rounds = {"keys": 0}
 
     def drop(client: int, request: Message) -> str | None:
-        if client == 0 and wire.stage_of(request) == wire.STAGE_KEYS:
-            rounds["keys"] += 1
-        return "silent" if rounds["keys"] == 2 else None  # the whole second round
+        update = request.content.get(wire.RECORD_UPDATE)
+        return "silent" if update is not None and update[wire.UPDATE_ROUND] == 2 else None
 
     clients = Clients(lambda client, model: unit(0, 1.0))
     result = make_strategy(plan).start(
