@@ -92,4 +92,7 @@ def test_the_documented_table_is_that_of_the_script(found: dict[str, Any]) -> No
         cells += [f"{row['charged']} / {row['sent']}"]
         assert "| " + " | ".join([*cells, row["rounds"]]) + " |" in text, row["words"]
     for row in found["silos"]:
-        assert f"| {row['what']} | {row['exchange']} | {row['silos']} | {row['min_survivors']} |" in text
+        assert (
+            f"| {row['what']} | {row['exchange']} | {row['round']} | {row['silos']} | {row['min_survivors']} |"
+            in text
+        )
