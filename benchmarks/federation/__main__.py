@@ -103,16 +103,20 @@ def seconds_by_exchange(config: dict[str, Any], watch: Stopwatch) -> dict[str, A
     }
 
 
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
 def to_markdown(measured: dict[str, Any]) -> str:
     """One row per exchange and label."""
     rows = []
     for label, found in measured.items():
-        for exchange, seconds in found["seconds"]["later"].items():
-            size = found["bytes"].get(exchange, {"down": 0.0, "up": 0.0})
-            first = found["seconds"]["first"].get(exchange)
+        first, later = found["seconds"]["first"], found["seconds"]["later"]
+        for exchange in dict.fromkeys([*first, *later]):
+            size = found["bytes"].get(exchange)
             rows.append(
-                (label, exchange, "" if first is None else f"{first:.1f}", f"{seconds:.1f}",
-                 f"{size['down']:.0f}", f"{size['up']:.0f}")
+                (label, exchange, _seconds(first.get(exchange)), _seconds(later.get(exchange)),
+                 *(f"{size[way]:.0f}" if size else "" for way in ("down", "up")))
             )  # fmt: skip
         total = found["bytes"].values()
         rows.append(
@@ -124,8 +128,8 @@ def to_markdown(measured: dict[str, Any]) -> str:
         "exchange",
         "seconds, first round",
         "seconds, later rounds",
-        "bytes down",
-        "bytes up",
+        "bytes down, later rounds",
+        "bytes up, later rounds",
     ]
     return markdown_table(header, rows)
 
@@ -142,9 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stored = FILE.with_suffix(".json")
     measured = json.loads(stored.read_text()) if stored.exists() else {}
     measured[options.label] = found
-    foot = (
-        f"Three silos, {CONFIG['task']}, two shared cores (load at the start {load:.1f}): {environment()}.\n"
-    )
+    loads = ", ".join(f"{label} {found['load']:.1f}" for label, found in measured.items())
+    foot = f"Three silos, {CONFIG['task']}, two shared cores (load at the start: {loads}): {environment()}.\n"
     text = to_markdown(measured) + "\n" + foot
     print("\n" + text)
     FILE.parent.mkdir(parents=True, exist_ok=True)
