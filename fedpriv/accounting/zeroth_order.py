@@ -303,7 +303,9 @@ def zeroth_order_event(
     loss_error : float
         Largest floating-point error of one loss value.
 
-    Notes ----- Drift per round: finite differences ``eta M xi / sqrt(K)``; floating point ``2 eta err / (xi
+    Notes
+    -----
+    Drift per round: finite differences ``eta M xi / sqrt(K)``; floating point ``2 eta err / (xi
     sqrt(K))``; the grid ``eta step / sqrt(K)`` where the argument is made quotient by quotient (no
     convexity, or an active clip), since ``|trunc(x) - trunc(y)| <= |x - y| + step``, and twice that where
     the exact step contracts as a whole, since truncation errors of opposite signs add up there.

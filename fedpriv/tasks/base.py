@@ -112,7 +112,9 @@ class Task:
     model_options : mapping
         Keyword arguments per model name (widths).
 
-    Notes ----- Tasks compare and hash by identity, so that they can key caches. To bring your own data, build
+    Notes
+    -----
+    Tasks compare and hash by identity, so that they can key caches. To bring your own data, build
     a ``Task`` whose `read` returns your arrays and pass it wherever a task is expected.
     """
 
@@ -198,7 +200,9 @@ class Task:
             Row numbers of the hold-out, ascending, disjoint from the pool. Stratified: every class has its
             share up to rounding.
 
-        Notes ----- Without an official test part the hold-out comes out of all examples and the pool is the
+        Notes
+        -----
+        Without an official test part the hold-out comes out of all examples and the pool is the
         rest. With one, the pool is the whole official training part and the hold-out a subset of the test
         part, all of it if `fraction` asks for more than there is; test rows that are not in the hold-out go
         to nobody.

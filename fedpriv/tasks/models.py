@@ -27,7 +27,9 @@ class ClippedLogisticRegression(nn.Module):
         Public bound B on the L2 norm of the flattened features. Longer ones are scaled down inside the model,
         so that no example can break the bound.
 
-    Notes ----- The weights start at zero: the loss is convex, and training is then the same on every machine.
+    Notes
+    -----
+    The weights start at zero: the loss is convex, and training is then the same on every machine.
     The bound is a plain number, not a buffer, so that the state dict holds weight and bias only.
     """
 

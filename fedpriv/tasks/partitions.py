@@ -208,7 +208,9 @@ def plot_partition(
     class_names : sequence of str
         Names of the classes; numbers if empty.
 
-    Notes ----- A simulation's picture: in a federation nobody can know these counts, and showing them there
+    Notes
+    -----
+    A simulation's picture: in a federation nobody can know these counts, and showing them there
     would be a leak.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -131,7 +131,9 @@ def train(model: torch.nn.Module, split: Split, local: LocalTraining, seed: int)
     seed : int
         Seed of the data order; see :func:`fedpriv.tasks.derive_seed`.
 
-    Notes ----- A step that diverges leaves non-finite parameters; the caller (the client half) turns a
+    Notes
+    -----
+    A step that diverges leaves non-finite parameters; the caller (the client half) turns a
     non-finite update into zeros.
     """
     was_training = model.training

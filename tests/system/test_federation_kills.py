@@ -67,9 +67,8 @@ def test_a_killed_node_and_a_killed_server_cost_rounds_and_no_account(federation
     assert federation.services()["supernode-2"]["healthy"]
     assert federation.kill("supernode-2")
     federation.wait_for_rounds("killed", 2, 900)
-    assert (
-        federation.services()["supernode-2"]["state"] == "running"
-    )  # its restart policy has started it again
+    # its restart policy starts it again
+    wait_until(lambda: federation.services()["supernode-2"]["state"] == "running", 120)
     wait_until(lambda: len(federation.rounds("killed")) >= 3, 900)
     assert federation.kill("superexec-server", "--app")
     ended = running.result()
