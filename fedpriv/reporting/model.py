@@ -79,7 +79,7 @@ class RoundRecord(_Record):
     noise_shares : int, optional
         Noise shares in the sum; the guarantee counts fewer.
     epsilon : dict from view to float
-        Cumulative epsilon after the round (RDP).
+        Cumulative epsilon after the round, at most: by the bound that is cheap enough while the run goes on.
     nats : float, optional
         Of a PAC-private stage: mutual information that its releases so far may carry, at most, per silo.
     diagnostics : dict of str to float

@@ -277,15 +277,16 @@ def test_write_report_leaves_the_files_and_replaces_them(report, tmp_path):
     files = write_report(tmp_path / "run", report)
     assert [path.relative_to(tmp_path / "run").as_posix() for path in files] == [
         "report.md",
+        "report.html",
         "report.json",
         "figures/epsilon_over_rounds.png",
         "figures/accuracy_over_rounds.png",
         "figures/tallies.png",
     ]
     text = files[0].read_text(encoding="utf-8")
-    for path in files[2:]:
+    for path in files[3:]:
         assert f"]({path.relative_to(tmp_path / 'run').as_posix()})" in text
-    assert read_report(tmp_path / "run") == read_report(files[1]) == report
+    assert read_report(tmp_path / "run") == read_report(files[2]) == report
     write_report(tmp_path / "run", changed(report, title="another"))
     assert read_report(tmp_path / "run").title == "another"
     assert not list((tmp_path / "run").glob("*.tmp"))
