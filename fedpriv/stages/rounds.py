@@ -139,7 +139,7 @@ class RoundsStage(Stage):
             accuracy=accuracy,
             asked=outcome.asked,
             survivors=outcome.survivors,
-            noise_shares=outcome.survivors if noise is not None and noise.kind == "distributed" else 0,
+            noise_shares=None if noise is None else outcome.survivors if noise.kind == "distributed" else 0,
             epsilon=epsilon if nats is None else {},
             nats=nats,
             diagnostics=dict(getattr(outcome, "diagnostics", {})),
