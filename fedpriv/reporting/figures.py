@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.accounting.vocabulary import VIEWS, View
-from fedpriv.reporting.claim import format_epsilon
+from fedpriv.reporting.claim import format_epsilon, is_void
 from fedpriv.reporting.model import EpsilonPoint, RunReport, StageReport, VoteRecord
 
 if TYPE_CHECKING:
@@ -102,7 +102,10 @@ def draw_epsilon(report: RunReport) -> Figure | None:
     subtitle = "lines: after each release; dots: the claim, by the best valid bound"
     if infinite:
         subtitle += f"; no guarantee at all: {', '.join(infinite)}"
-    _title(axes, "Privacy spent, by who is looking", subtitle)
+    title = "Privacy spent, by who is looking"
+    if is_void(report):
+        title = "NOT PRIVATE: what would be spent if the noise were secret"
+    _title(axes, title, subtitle)
     return figure
 
 

@@ -44,7 +44,8 @@ th, td { padding: .4rem .75rem; text-align: left; vertical-align: top; border-bo
 th { background: #f6f8fa; border-bottom: 2px solid var(--line); vertical-align: bottom; }
 tbody tr:nth-child(even) { background: #fafbfc; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.number, td.short, th.number { white-space: nowrap; }
+td.number, td.short { white-space: nowrap; }
+th.number { min-width: 6rem; }
 img { display: block; max-width: 100%; height: auto; margin: 1rem 0; }
 code, pre { font: .88em/1.5 ui-monospace, "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace; }
 code { overflow-wrap: anywhere; }

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedpriv.accounting.vocabulary import VIEWS
-from fedpriv.reporting.claim import VIEW_WORDS, bound_in_words, claim, format_epsilon, top_warnings
+from fedpriv.reporting.claim import VIEW_WORDS, bound_in_words, claim, format_epsilon, is_void, top_warnings
 from fedpriv.reporting.figures import describe_candidate, diagnostics_name, format_votes, tallies_name
 from fedpriv.reporting.model import Hypothesis, RunReport, StageReport, VoteRecord
 
@@ -71,13 +71,16 @@ def _views(report: RunReport) -> str:
                 view,
                 found.statement or VIEW_WORDS[view],
                 f"**{format_epsilon(found.epsilon)}**",
-                bound_in_words(found.bound),
+                "none" if math.isinf(found.epsilon) else bound_in_words(found.bound),
                 format_epsilon(found.rdp_epsilon) + (f" (order {found.order:g})" if found.order else ""),
                 format_epsilon(found.pld_epsilon),
             ]
         )
     header = ["view", "who sees this", f"epsilon at delta {report.delta:.6g}", "bound", "RDP", "PLD"]
-    text = "## What was leaked to whom\n\n" + _table(header, rows)
+    text = "## What was leaked to whom\n\n"
+    if is_void(report):
+        text += "**None of these numbers is true of this run, see the first line: they are those of secret noise.**\n\n"
+    text += _table(header, rows)
     budget = report.budget
     if budget is not None and math.isfinite(budget.max_epsilon):
         left = budget.max_epsilon - report.views[budget.view].epsilon
