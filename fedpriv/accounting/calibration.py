@@ -69,6 +69,15 @@ def calibrate_noise_multiplier(
     ------
     InvalidArgument
         When an argument is out of range, or the fixed events alone exceed the target, or no noise meets it.
+
+    Examples
+    --------
+    >>> from fedpriv.accounting import Gaussian, calibrate_noise_multiplier
+    >>> found = calibrate_noise_multiplier(
+    ...     lambda z: [(Gaussian(z), 15)], target_epsilon=7.0, delta=1e-3, adjacency="add_or_remove"
+    ... )
+    >>> round(found.noise_multiplier, 2), found.epsilon.epsilon <= 7.0
+    (2.06, True)
     """
     check_positive(target_epsilon=target_epsilon)
     check_delta(delta=delta)

@@ -63,6 +63,11 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     ------
     InvalidArgument
         When an argument is out of range; the message names it.
+
+    Examples
+    --------
+    >>> round(gaussian_epsilon(noise_multiplier=2.0, delta=1e-5), 4)
+    1.9931
     """
     check_non_negative(noise_multiplier=noise_multiplier)
     check_delta(delta=delta)

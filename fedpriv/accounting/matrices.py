@@ -231,7 +231,26 @@ def blt(bins: int, epochs: int = 1, buffers: int = 3) -> StrategyMatrix:
 def make_matrix(
     kind: MatrixKind, bins: int, epochs: int = 1, band: int = 4, buffers: int = 3
 ) -> StrategyMatrix:
-    """The matrix of a family for ``bins * epochs`` rounds (``toeplitz`` is not a family)."""
+    """The strategy matrix of a family for ``bins * epochs`` rounds.
+
+    Parameters
+    ----------
+    kind : {"identity", "bsr", "bisr", "bandmf", "blt"}
+        ``toeplitz`` is a form of matrix, not a family.
+    bins : int
+        Rounds per epoch, b >= 1.
+    epochs : int
+        k >= 1.
+    band : int
+        Band of bsr, bisr and bandmf.
+    buffers : int
+        Buffers of blt.
+
+    Raises
+    ------
+    InvalidArgument
+        When the kind is none of these, or a number is out of range.
+    """
     check_integer(1, bins=bins, epochs=epochs)
     rounds = bins * epochs
     factories = {

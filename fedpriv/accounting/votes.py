@@ -36,6 +36,11 @@ def vote_sensitivity(votes: int, candidates: int, adjacency: Adjacency) -> float
     -------
     float
         In votes. 0 under replace_one when all candidates must be voted for: such a ballot carries nothing.
+
+    Examples
+    --------
+    >>> vote_sensitivity(4, 12, "add_or_remove"), vote_sensitivity(2, 12, "replace_one")
+    (2.0, 2.0)
     """
     check_integer(1, votes=votes, candidates=candidates)
     check_choice(ADJACENCIES, adjacency=adjacency)

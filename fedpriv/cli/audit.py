@@ -67,6 +67,8 @@ def audit(
     The run's data is touched with --shadow-runs only, which trains on the simulated clients' data. Exit code 1: a lower
     bound exceeds its claim, or a consistency check failed.
 
+    FOLDER: folder of a finished run, or with the app's pyproject.toml.
+
     Examples: fedpriv audit runs/my-run --runs 2000 --view release
     fedpriv audit . -c 'stages="train" train.rounds=5' --delta 1e-3
     """

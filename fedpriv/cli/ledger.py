@@ -25,7 +25,10 @@ def show(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what was spent: epsilon per view and per stage, over all runs in the file."""
+    """Show what was spent: epsilon per view and per stage, over all runs in the file.
+
+    PATH: a ledger.jsonl, or the run folder that holds one.
+    """
     from fedpriv.accounting.validators import InvalidArgument
     from fedpriv.ledger import LedgerError, read_ledger
 
@@ -50,6 +53,8 @@ def verify(
 
     The chain shows damage and edits. Against somebody who rewrites the whole file, compare the last hash with
     one kept elsewhere (--head; every report prints it).
+
+    PATH: a ledger.jsonl, or the run folder that holds one.
     """
     from fedpriv.ledger import LedgerError, read_ledger
 

@@ -35,6 +35,8 @@ def plan(
 ) -> None:
     """Forecast a run: epsilon per view, noise against signal, hypotheses, warnings. Sends nothing to any silo.
 
+    APP_FOLDER: folder with the app's pyproject.toml.
+
     Examples: fedpriv plan . -c 'num-clients=3 target-epsilon=4.0'
     fedpriv plan . -c 'num-clients=3' --federation hospitals
     """

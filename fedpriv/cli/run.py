@@ -83,6 +83,8 @@ def run(
     Starts a SuperLink of its own from a neutral folder, submits the app with `flwr run` and as many virtual clients as
     num-clients says, streams the log, and ends every process that it started.
 
+    APP_FOLDER: folder with the app's pyproject.toml.
+
     Example: fedpriv run . -c 'train.rounds=20 target-epsilon=4.0'
     """
     app_folder = app_folder.resolve()
@@ -126,7 +128,8 @@ def run(
     report = folder / "report.md"
     if finished and report.exists():
         typer.echo(
-            f"\nreport: {report}\nmodel:  {folder / 'model.safetensors'}\nledger: {folder / 'ledger.jsonl'}"
+            f"\nreport: {report}, and as one page {folder / 'report.html'}\n"
+            f"model:  {folder / 'model.safetensors'}\nledger: {folder / 'ledger.jsonl'}"
         )
         return
     if finished:

@@ -9,7 +9,10 @@ import typer
 
 def settings(
     toml: Annotated[
-        bool, typer.Option("--toml", help="Defaults as TOML, for [tool.flwr.app.config].")
+        bool,
+        typer.Option(
+            "--toml", help="Defaults as TOML, for the table tool.flwr.app.config of pyproject.toml."
+        ),
     ] = False,
 ) -> None:
     """Print every run-config key with default, allowed values and meaning (Markdown).

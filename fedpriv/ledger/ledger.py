@@ -210,6 +210,18 @@ class Ledger(LedgerReader):
 
         These entries stand on lines of their own and are in no epsilon; see `pac_totals`.
 
+        Parameters
+        ----------
+        stage : str
+        round : int
+            >= 0.
+        silo : str
+            Whose secret the release depends on.
+        nats : float
+            Mutual information that it may carry, at most; >= 0.
+        details : mapping, optional
+            Plain data for a reviewer.
+
         Raises
         ------
         InvalidArgument

@@ -261,6 +261,11 @@ class LedgerReader:
 def read_ledger(path: str | os.PathLike[str]) -> LedgerReader:
     """Read a ledger and check its chain; a run may be writing it at the same time.
 
+    Parameters
+    ----------
+    path : path
+        The file itself, not its run folder.
+
     Raises
     ------
     FileNotFoundError

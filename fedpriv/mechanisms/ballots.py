@@ -61,6 +61,11 @@ class Ballot:
         -------
         np.ndarray
             Shape (candidates,), int64, with ``votes`` ones (or all zeros for an abstention).
+
+        Examples
+        --------
+        >>> Ballot(candidates=4, votes=2).cast([0.9, 0.1, float("nan"), 0.3]).tolist()
+        [0, 1, 0, 1]
         """
         if len(losses) != self.candidates:
             raise InvalidArgument(f"losses: {len(losses)} values for {self.candidates} candidates")

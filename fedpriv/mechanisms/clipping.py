@@ -53,6 +53,12 @@ def clip_to_norm(vector: np.ndarray, clipping_norm: float) -> ClippedUpdate:
     ------
     InvalidArgument
         When ``clipping_norm`` is not positive and finite.
+
+    Examples
+    --------
+    >>> clipped = clip_to_norm(np.array([3.0, 4.0]), clipping_norm=2.5)
+    >>> clipped.vector.tolist(), clipped.norm
+    ([1.5, 2.0], 5.0)
     """
     check_positive(clipping_norm=clipping_norm)
     values = np.asarray(vector, dtype=np.float64)

@@ -37,6 +37,13 @@ class GridCodec:
       the sensitivity that is charged, C, includes every rounding error;
     * each coordinate moves toward zero by less than one step (where float error of the clip has to be taken
       off as well, by that error more).
+
+    Examples
+    --------
+    >>> codec = GridCodec(clipping_norm=1.0, clip_units=100)
+    >>> units = codec.encode(np.array([0.6, -0.799]))
+    >>> units.tolist(), codec.decode(units).tolist()
+    ([60, -79], [0.6, -0.79])
     """
 
     clipping_norm: float

@@ -293,6 +293,14 @@ class NoiseShares:
         Fewest clients whose sum is ever released.
     colluders : int
         Clients that may pool their knowledge with the adversary.
+
+    Examples
+    --------
+    >>> shares = NoiseShares(total_std=200.0, min_survivors=18, colluders=1)
+    >>> shares.counted_shares, shares.share_std
+    (16, 50.0)
+    >>> shares.realised_std(25)
+    250.0
     """
 
     total_std: float

@@ -115,10 +115,37 @@ class DpsgdDcPlan(Plan):
 
         Parameters
         ----------
+        sampler : Sampler
+            Who takes part in a round, and who can see it.
+        clipping_norm : float
+            L2 bound on a client's whole update.
         noise_multiplier : float
             Guaranteed noise standard deviation of the sum over the clipping norm.
+        kind : {"distributed", "central"}
+            Who adds the noise.
+        adjacency : Adjacency
+            Neighbouring relation.
+        num_clients : int
+            Clients in the federation.
+        min_survivors : int
+            Fewest clients whose sum is released.
+        rounds : int
+            Rounds, one release each.
+        length : int
+            Coordinates of the model.
+        colluders : int
+            Clients whose noise shares the adversary may know.
+        seeded : bool
+            True for a simulation with reproducible noise, which is not private.
+        idle_clients_train : bool
+            Whether a client whose coin says no trains and discards, so that its time does not tell.
         rounding_share : float
             Largest acceptable typical rounding error as a part of the clip, see :meth:`GridCodec.choose`.
+
+        Raises
+        ------
+        InvalidArgument
+            When the noise cannot be drawn on a grid, or the sum could wrap or never be released.
         """
         total = noise_multiplier * clipping_norm
         share = NoiseModel(kind, total, min_survivors, colluders).share_std_units

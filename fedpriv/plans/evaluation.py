@@ -68,7 +68,34 @@ class EvaluationPlan(Plan):
         colluders: int = 0,
         seeded: bool = False,
     ) -> EvaluationPlan:
-        """Size grid and noise for a noise multiplier on the sensitivity cap * sqrt(2)."""
+        """Size grid and noise shares.
+
+        Parameters
+        ----------
+        cap : int
+            Most examples that a client counts.
+        noise_multiplier : float
+            Guaranteed standard deviation of a count's noise over the sensitivity, cap * sqrt(2).
+        kind : {"distributed", "central"}
+            Who adds the noise.
+        adjacency : Adjacency
+            Neighbouring relation.
+        num_clients : int
+            Clients in the federation.
+        min_survivors : int
+            Fewest clients whose sum is released.
+        evaluations : int
+            How many are planned.
+        colluders : int
+            Clients whose noise shares the adversary may know.
+        seeded : bool
+            True for a simulation with reproducible noise, which is not private.
+
+        Raises
+        ------
+        InvalidArgument
+            When the noise cannot be drawn on a grid, or the sum could wrap or never be released.
+        """
         check_integer(1, cap=cap)
         total = noise_multiplier * cap * math.sqrt(2.0)
         share = NoiseModel(kind, total, min_survivors, colluders).share_std_units

@@ -88,7 +88,40 @@ class RecordLevelPlan(Plan):
         length: int,
         seeded: bool = False,
     ) -> RecordLevelPlan:
-        """Choose both grids for a noise multiplier on the clip of a record's gradient."""
+        """Choose the grids of a step and of the sum of models.
+
+        Parameters
+        ----------
+        sampling_rate : float
+            Rate in (0, 1] at which a record joins a step, unseen by everybody but its silo.
+        clipping_norm : float
+            L2 bound on the gradient of one record.
+        noise_multiplier : float
+            Standard deviation of the noise of a step's sum over the clip; every silo adds all of it.
+        local_steps : int
+            Steps per round.
+        adjacency : Adjacency
+            Neighbouring relation between a silo's records.
+        radius : float
+            L2 radius of the ball that keeps the model.
+        weighted : bool
+            Whether a silo's model counts by its number of records.
+        num_clients : int
+            Silos.
+        min_survivors : int
+            Fewest silos whose sum is released.
+        rounds : int
+            Rounds, one release each.
+        length : int
+            Coordinates of the model.
+        seeded : bool
+            True for a simulation with reproducible noise, which is not private.
+
+        Raises
+        ------
+        InvalidArgument
+            When an argument is out of range or the sum could wrap.
+        """
         steps = NoisedSteps.build(
             sampling_rate=sampling_rate,
             clipping_norm=clipping_norm,

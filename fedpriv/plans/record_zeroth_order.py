@@ -70,7 +70,42 @@ class RecordZerothOrderPlan(Plan):
         seeded: bool = False,
         direction_kind: Kind | None = None,
     ) -> RecordZerothOrderPlan:
-        """Choose the grids for a noise multiplier on ``sqrt(K) Delta``."""
+        """Choose the grids.
+
+        Parameters
+        ----------
+        dimension : int
+            Coordinates of the model.
+        directions : int
+            Directions K of a round.
+        clip : float
+            Delta, bound on every two-point quotient of a record.
+        smoothing : float
+            Distance xi of the two points from the model.
+        sampling_rate : float
+            Rate in (0, 1] at which a record joins a round.
+        noise_multiplier : float
+            Standard deviation of a silo's noise, per direction, over ``sqrt(K) Delta``.
+        adjacency : Adjacency
+            Neighbouring relation between a silo's records.
+        weighted : bool
+            Whether a silo counts by its number of records.
+        num_clients : int
+            Silos.
+        min_survivors : int
+            Fewest silos whose sum is released.
+        rounds : int
+            Rounds, one release each.
+        seeded : bool
+            True for a simulation with reproducible noise, which is not private.
+        direction_kind : {"orthonormal", "independent", "signs"}, optional
+            By default :func:`fedpriv.mechanisms.directions.best_kind`.
+
+        Raises
+        ------
+        InvalidArgument
+            When an argument is out of range or the sum could wrap.
+        """
         check_integer(1, directions=directions)
         check_positive(clip=clip)
         norm = clip * math.sqrt(directions)

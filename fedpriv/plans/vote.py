@@ -55,7 +55,32 @@ class VotePlan(Plan):
         colluders: int = 0,
         seeded: bool = False,
     ) -> VotePlan:
-        """Size grid and noise for a noise multiplier on the ballot's sensitivity (0: no noise at all)."""
+        """Size grid and noise shares.
+
+        Parameters
+        ----------
+        ballot : Ballot
+            Candidates and votes per client.
+        adjacency : Adjacency
+            Neighbouring relation.
+        num_clients : int
+            Clients in the federation.
+        noise_multiplier : float
+            Guaranteed standard deviation of a tally's noise over the ballot's sensitivity; 0 for no noise at all.
+        kind : {"distributed", "central"}
+            Who adds the noise.
+        min_survivors : int
+            Fewest ballots whose sum is released.
+        colluders : int
+            Clients whose noise shares the adversary may know.
+        seeded : bool
+            True for a simulation with reproducible noise, which is not private.
+
+        Raises
+        ------
+        InvalidArgument
+            When the noise cannot be drawn on a grid, or the sum could wrap or never be released.
+        """
         total_votes = noise_multiplier * ballot.sensitivity(adjacency)
         share_votes = NoiseModel(kind, total_votes, min_survivors, colluders).share_std_units
         smallest = total_votes if kind == "central" else share_votes

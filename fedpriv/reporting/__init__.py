@@ -1,4 +1,4 @@
-"""Reports of a run: from plain data to report.json, report.md, figures, and console lines while it runs."""
+"""Reports of a run: from plain data to report.md, .html and .json, figures, and console lines while it runs."""
 
 from fedpriv.reporting.claim import claim, format_epsilon
 from fedpriv.reporting.model import (

@@ -53,6 +53,11 @@ def top_warnings(report: RunReport) -> list[Warning]:
     return [w for level in ("void", "severe") for w in report.warnings if w.severity == level]
 
 
+def is_void(report: RunReport) -> bool:
+    """Whether the run's noise was not secret, so that nothing it would claim is true."""
+    return any(w.severity == "void" for w in report.warnings)
+
+
 def claim(report: RunReport) -> str:
     """The privacy claim of a run: unit, adjacency, epsilon and delta per view, accountant.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.accounting.vocabulary import VIEWS, View
-from fedpriv.reporting.claim import format_epsilon
+from fedpriv.reporting.claim import format_epsilon, is_void
 from fedpriv.reporting.model import EpsilonPoint, RunReport, StageReport, VoteRecord
 
 if TYPE_CHECKING:
@@ -102,7 +102,10 @@ def draw_epsilon(report: RunReport) -> Figure | None:
     subtitle = "lines: after each release; dots: the claim, by the best valid bound"
     if infinite:
         subtitle += f"; no guarantee at all: {', '.join(infinite)}"
-    _title(axes, "Privacy spent, by who is looking", subtitle)
+    title = "Privacy spent, by who is looking"
+    if is_void(report):
+        title = "NOT PRIVATE: what would be spent if the noise were secret"
+    _title(axes, title, subtitle)
     return figure
 
 
@@ -196,7 +199,7 @@ def draw_accuracy(report: RunReport) -> Figure | None:
                 label=f"{stage.name}: round without a release",
             )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter())
     axes.margins(x=0.06, y=0.12)
     axes.set_ylim(max(0, axes.get_ylim()[0]), min(100, axes.get_ylim()[1]))
     axes.set_xlabel("round")
@@ -215,6 +218,15 @@ def describe_candidate(candidate: dict[str, Any], leave_out: Sequence[str] = ())
         if key not in leave_out
     ]
     return ", ".join(parts) if parts else "(no parameters)"
+
+
+def format_votes(count: int) -> str:
+    """A number of votes for people.
+
+    >>> format_votes(1), format_votes(3)
+    ('1 vote', '3 votes')
+    """
+    return "1 vote" if count == 1 else f"{count} votes"
 
 
 def _constant_keys(vote: VoteRecord) -> list[str]:
@@ -263,8 +275,7 @@ def draw_tallies(stage: StageReport) -> Figure | None:
             color=GREY,
         )
     axes.margins(x=0.1)
-    each = "1 vote" if vote.votes_per_client == 1 else f"{vote.votes_per_client} votes"
-    axes.set_xlabel(f"noisy tally (votes; {vote.voters} clients, {each} each)")
+    axes.set_xlabel(f"noisy tally (votes; {vote.voters} clients, {format_votes(vote.votes_per_client)} each)")
     remarks = ["no noise"]
     if vote.noise_std:
         remarks = [f"whiskers: noise, one standard deviation = {vote.noise_std:.2f} votes"]
@@ -291,11 +302,12 @@ def draw_diagnostics(stage: StageReport) -> Figure | None:
         x, y = [number for number, _ in points], [value for _, value in points]
         window = max(1, len(y) // 20)
         smooth = [sum(y[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(y))]
-        axes.plot(x, y, ".", color=colour, alpha=0.25, markersize=4)
-        axes.plot(x, smooth, color=colour, linewidth=2, label=f"{key} (mean of {window} rounds)")
+        axes.plot(x, y, ".", color=colour, alpha=0.45, markersize=5, label=f"{key}, each round")
+        axes.plot(x, smooth, color=colour, linewidth=2, label=f"mean of the last {window} rounds")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("round")
-    axes.legend(frameon=False, fontsize=9)
+    axes.set_ylabel(keys[0] if len(keys) == 1 else "value")
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
     _title(axes, f"Inside the silos ({stage.name})", "known in a simulation only; never sent in a deployment")
     return figure
 

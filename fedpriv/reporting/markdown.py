@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedpriv.accounting.vocabulary import VIEWS
-from fedpriv.reporting.claim import VIEW_WORDS, bound_in_words, claim, format_epsilon, top_warnings
-from fedpriv.reporting.figures import describe_candidate, diagnostics_name, tallies_name
+from fedpriv.reporting.claim import VIEW_WORDS, bound_in_words, claim, format_epsilon, is_void, top_warnings
+from fedpriv.reporting.figures import describe_candidate, diagnostics_name, format_votes, tallies_name
 from fedpriv.reporting.model import Hypothesis, RunReport, StageReport, VoteRecord
 
 DEFAULT_LOAD_EXAMPLE = """\
@@ -37,7 +37,7 @@ def to_markdown(report: RunReport, figures: Mapping[str, str]) -> str:
         claim(report),
         _warnings(report),
         f"# {_text(report.title)}",
-        report.outcome,
+        _sentence(report.outcome),
         _views(report),
         _figure(figures, "epsilon_over_rounds", "Epsilon over releases, per view"),
         _assumptions(report),
@@ -71,13 +71,16 @@ def _views(report: RunReport) -> str:
                 view,
                 found.statement or VIEW_WORDS[view],
                 f"**{format_epsilon(found.epsilon)}**",
-                bound_in_words(found.bound),
+                "none" if math.isinf(found.epsilon) else bound_in_words(found.bound),
                 format_epsilon(found.rdp_epsilon) + (f" (order {found.order:g})" if found.order else ""),
                 format_epsilon(found.pld_epsilon),
             ]
         )
     header = ["view", "who sees this", f"epsilon at delta {report.delta:.6g}", "bound", "RDP", "PLD"]
-    text = "## What was leaked to whom\n\n" + _table(header, rows)
+    text = "## What was leaked to whom\n\n"
+    if is_void(report):
+        text += "**None of these numbers is true of this run, see the first line: they are those of secret noise.**\n\n"
+    text += _table(header, rows)
     budget = report.budget
     if budget is not None and math.isfinite(budget.max_epsilon):
         left = budget.max_epsilon - report.views[budget.view].epsilon
@@ -117,7 +120,7 @@ def _pac(report: RunReport) -> str:
         ]
         for p in report.pac
     ]
-    header = ["stage", "silo", "nats", "membership attack succeeds, at most", "comparison"]
+    header = ["stage", "silo", "nats", "membership attack succeeds, at most", "comparison epsilon"]
     return (
         "## PAC privacy\n\nMutual information per silo. This is not differential privacy: it is in no "
         "epsilon above. The last column is the epsilon of pure differential privacy that bounds the same attack, "
@@ -128,7 +131,10 @@ def _pac(report: RunReport) -> str:
 def _stage(stage: StageReport, figures: Mapping[str, str]) -> str:
     parts = [f"## Stage {_text(stage.name)}: {_text(stage.kind)}"]
     rows = [[key, _cell(value)] for key, value in stage.table.items()]
-    rows += [[f"epsilon of this stage alone, {v} view", format_epsilon(e)] for v, e in stage.epsilon.items()]
+    by_cost: dict[str, list[str]] = {}
+    for view, epsilon in stage.epsilon.items():
+        by_cost.setdefault(format_epsilon(epsilon), []).append(view)
+    rows += [[f"epsilon of this stage alone, {_views_in_words(v)}", cost] for cost, v in by_cost.items()]
     if rows:
         parts.append(_table(["quantity", "value"], rows))
     if stage.vote is not None:
@@ -160,7 +166,7 @@ def _vote(vote: VoteRecord) -> str:
         for place, i in enumerate(order, start=1)
     ]
     intro = (
-        f"{vote.voters} clients cast {vote.votes_per_client} votes each over {len(vote.candidates)} "
+        f"{vote.voters} clients cast {format_votes(vote.votes_per_client)} each over {len(vote.candidates)} "
         f"candidates in one secure sum; each tally carries noise of standard deviation {vote.noise_std:.3g}."
     )
     return intro + "\n\n" + _table(["place", "candidate", "noisy tally"], rows)
@@ -172,7 +178,10 @@ def _rounds(stage: StageReport) -> str:
     by_cells: dict[tuple[str, ...], list[str]] = {}
     for view in VIEWS:
         by_cells.setdefault(tuple(format_epsilon(r.epsilon.get(view)) for r in stage.rounds), []).append(view)
-    columns += [(f"epsilon ({', '.join(views)}; RDP)", list(cells)) for cells, views in by_cells.items()]
+    columns += [
+        (f"epsilon so far, at most ({_views_in_words(views)})", list(cells))
+        for cells, views in by_cells.items()
+    ]
     columns.append(("nats, at most", ["-" if r.nats is None else f"{r.nats:.4g}" for r in stage.rounds]))
     for key in dict.fromkeys(key for r in stage.rounds for key in r.diagnostics):
         shown = [f"{r.diagnostics[key]:.3g}" if key in r.diagnostics else "-" for r in stage.rounds]
@@ -210,7 +219,10 @@ def _accuracy(report: RunReport, figures: Mapping[str, str]) -> str:
 def _split(report: RunReport) -> str:
     if report.partition_figure is None:
         return ""
-    return f"## How the data was split\n\n![Examples per client and label]({report.partition_figure})"
+    known = "A simulation knows this; in a federation nobody does."
+    return (
+        f"## How the data was split\n\n{known}\n\n![Examples per client and label]({report.partition_figure})"
+    )
 
 
 def _time_and_traffic(report: RunReport) -> str:
@@ -328,6 +340,18 @@ def _cell(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} = {_cell(item)}" for key, item in value.items())
     return "-" if value is None else str(value)
+
+
+def _views_in_words(views: Sequence[str]) -> str:
+    if len(views) == len(VIEWS):
+        return "all views"
+    return f"{' and '.join(views)} view{'s' * (len(views) > 1)}"
+
+
+def _sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    text = _text(text)
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".") if text else ""
 
 
 def _text(text: str) -> str:

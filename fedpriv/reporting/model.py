@@ -77,9 +77,10 @@ class RoundRecord(_Record):
     asked, survivors : int, optional
         Clients asked, and clients whose contribution is in the sum.
     noise_shares : int, optional
-        Noise shares in the sum; the guarantee counts fewer.
+        Noise shares in the sum, 0 when the server adds the noise; the guarantee counts fewer. None where no sum
+        is noised: silos that add noise of their own before, or PAC privacy.
     epsilon : dict from view to float
-        Cumulative epsilon after the round (RDP).
+        Cumulative epsilon after the round, at most: by the bound that is cheap enough while the run goes on.
     nats : float, optional
         Of a PAC-private stage: mutual information that its releases so far may carry, at most, per silo.
     diagnostics : dict of str to float

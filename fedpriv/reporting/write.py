@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedpriv.reporting.figures import write_figures
+from fedpriv.reporting.html import to_html
 from fedpriv.reporting.markdown import to_markdown
 from fedpriv.reporting.model import RunReport
 
+_PNG = b"\x89PNG\r\n\x1a\n"
+
 
 def write_report(run_dir: str | os.PathLike[str], report: RunReport) -> list[Path]:
-    """Write ``report.json``, ``report.md`` and ``figures/*.png`` into a run folder.
+    """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/*.png`` into a run folder.
 
-    Writing the same report again gives the same JSON and Markdown; each file is replaced as a whole, so that
-    a crash never leaves half of one.
+    Writing the same report again gives the same text in each; each file is replaced as a whole, so that a
+    crash never leaves half of one.
 
     Parameters
     ----------
@@ -25,16 +29,19 @@ def write_report(run_dir: str | os.PathLike[str], report: RunReport) -> list[Pat
     Returns
     -------
     list of Path
-        The files, the report for people first.
+        The files, those for people first.
     """
     folder = Path(run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     figures = write_figures(folder / "figures", report)
     relative = {name: path.relative_to(folder).as_posix() for name, path in figures.items()}
-    text, data = folder / "report.md", folder / "report.json"
+    text, page, data = folder / "report.md", folder / "report.html", folder / "report.json"
+    markdown = to_markdown(report, relative)
     _replace(data, report.to_json())
-    _replace(text, to_markdown(report, relative))
-    return [text, data, *figures.values()]
+    _replace(text, markdown)
+    shown = [*relative.values(), *([report.partition_figure] if report.partition_figure else [])]
+    _replace(page, to_html(markdown, _pictures(folder, shown), report.title))
+    return [text, page, data, *figures.values()]
 
 
 def read_report(path: str | os.PathLike[str]) -> RunReport:
@@ -49,6 +56,18 @@ def read_report(path: str | os.PathLike[str]) -> RunReport:
     """
     path = Path(path)
     return RunReport.from_json((path / "report.json" if path.is_dir() else path).read_bytes())
+
+
+def _pictures(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """Those of the named files that are pictures and lie in the folder."""
+    found = {}
+    for name in names:
+        path = (folder / name).resolve()
+        if path.is_relative_to(folder.resolve()) and path.is_file():
+            data = path.read_bytes()
+            if data.startswith(_PNG):
+                found[name] = data
+    return found
 
 
 def _replace(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from fedpriv.settings.record import RecordSettings
 from fedpriv.stages.base import Run, RunState
 from fedpriv.stages.federation import is_simulation
 from fedpriv.stages.planning import Planner, large_delta
-from fedpriv.stages.rounds import RoundsStage, Table
+from fedpriv.stages.rounds import RoundsStage, Table, format_range
 from fedpriv.strategies import AverageOutcome, FederatedAverage, RecordZerothOrder
 
 
@@ -168,9 +168,7 @@ class SiloRounds:
         table: Table = {
             **self.plan.describe(),
             "rounds released": sum(record.released for record in report.rounds),
-            "silos that trained": f"{min(self._trained)} to {max(self._trained)}"
-            if self._trained
-            else "none",
+            "silos that trained": format_range(self._trained),
             "whose epsilon": "of a silo that trained in every released round: the largest there is",
             **self._rows,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord
@@ -138,7 +139,7 @@ class RoundsStage(Stage):
             accuracy=accuracy,
             asked=outcome.asked,
             survivors=outcome.survivors,
-            noise_shares=outcome.survivors if noise is not None and noise.kind == "distributed" else 0,
+            noise_shares=None if noise is None else outcome.survivors if noise.kind == "distributed" else 0,
             epsilon=epsilon if nats is None else {},
             nats=nats,
             diagnostics=dict(getattr(outcome, "diagnostics", {})),
@@ -156,11 +157,23 @@ class RoundsStage(Stage):
         run.folder.append_metrics(report.rounds[-1].model_dump(mode="json"))
 
 
+def format_range(counts: Sequence[int]) -> str:
+    """Smallest to largest of some counts.
+
+    >>> format_range([48, 50]), format_range([50, 50]), format_range([])
+    ('48 to 50', '50', 'none')
+    """
+    if not counts:
+        return "none"
+    low, high = min(counts), max(counts)
+    return str(low) if low == high else f"{low} to {high}"
+
+
 def realised_rows(report: StageReport) -> Table:
     """Rows of a stage's table about what was really released."""
     released = [record for record in report.rounds if record.released]
     shares = [record.noise_shares or 0 for record in released]
     return {
         "rounds released": len(released),
-        "noise shares realised": f"{min(shares)} to {max(shares)}" if shares else "none",
+        "noise shares realised": format_range(shares),
     }

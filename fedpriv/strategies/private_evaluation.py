@@ -71,6 +71,17 @@ class PrivateEvaluation:
     ) -> EvaluationOutcome:
         """Ask every client for its counts on its validation data.
 
+        Parameters
+        ----------
+        grid : Grid
+            Flower's grid.
+        server_round : int
+            Under which the ledger charges it.
+        arrays : ArrayRecord
+            The model.
+        clients : sequence of int, optional
+            Node ids to ask; all that are online by default.
+
         Raises
         ------
         BudgetExceeded, SecureSumAborted

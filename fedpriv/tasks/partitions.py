@@ -210,8 +210,8 @@ def plot_partition(
 
     Notes
     -----
-    A simulation's picture: in a federation nobody can know these counts, and showing them there
-    would be a leak.
+    A simulation's picture: in a federation nobody can know these counts, and showing them there would be a
+    leak.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import PowerNorm
@@ -261,7 +261,9 @@ def plot_partition(
     summary = (
         f"{num_partitions} clients, {sizes.sum():,} examples; per client {sizes.min():,} to {sizes.max():,}"
     )
-    first.set_title(f"{title}\n{summary}" if title else summary, fontsize="medium")
+    for axes in figure.axes[: 2 if wide else 1]:
+        axes.spines[["top", "right"]].set_visible(False)
+    first.set_title(f"{title}\n{summary}" if title else summary, fontsize=12, fontweight="bold", loc="left")
     figure.savefig(Path(path), format="png")
 
 

@@ -22,6 +22,7 @@ def test_a_run_leaves_everything_that_the_readme_names(run_app: Any) -> None:
     assert [stage.name for stage in report.stages] == ["tune", "train"]
     assert report.outcome == "all stages ran to their end"
     for name in (
+        "report.html",
         "report.md",
         "report.json",
         "ledger.jsonl",

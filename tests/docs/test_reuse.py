@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from documents import promises, python_blocks, run_block
 from flwr.app import Array, ArrayRecord
 
 from fedpriv.testing import LocalGrid
-
-ROOT = Path(__file__).resolve().parents[2]
-_PROMISED = re.compile(r"# prints (.+)$", re.MULTILINE)
-
-
-def python_blocks(document: str) -> list[tuple[int, str]]:
-    """First line number and code of every Python block of a Markdown file."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    return [
-        (text[: match.start(1)].count("\n") + 1, match.group(1))
-        for match in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    ]
-
-
-def run_block(document: str, line: int, code: str, namespace: dict[str, Any]) -> None:
-    """Execute a block so that a traceback names the line of the document."""
-    exec(compile("\n" * (line - 1) + code, document, "exec"), namespace)
 
 
 @pytest.fixture
@@ -40,12 +23,12 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 def test_the_blocks_of_reuse_run_in_order(in_a_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = "docs/reuse.md"
     blocks = python_blocks(document)
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     namespace: dict[str, Any] = {}
     promised: list[str] = []
     for line, code in blocks:
         run_block(document, line, code, namespace)
-        promised += [match.strip() for match in _PROMISED.findall(code)]
+        promised += promises(code)
     # A promise inside a function is kept when a later block calls it.
     printed = [text for text in capsys.readouterr().out.splitlines() if text in promised]
     assert sorted(printed) == sorted(promised)

@@ -277,15 +277,16 @@ def test_write_report_leaves_the_files_and_replaces_them(report, tmp_path):
     files = write_report(tmp_path / "run", report)
     assert [path.relative_to(tmp_path / "run").as_posix() for path in files] == [
         "report.md",
+        "report.html",
         "report.json",
         "figures/epsilon_over_rounds.png",
         "figures/accuracy_over_rounds.png",
         "figures/tallies.png",
     ]
     text = files[0].read_text(encoding="utf-8")
-    for path in files[2:]:
+    for path in files[3:]:
         assert f"]({path.relative_to(tmp_path / 'run').as_posix()})" in text
-    assert read_report(tmp_path / "run") == read_report(files[1]) == report
+    assert read_report(tmp_path / "run") == read_report(files[2]) == report
     write_report(tmp_path / "run", changed(report, title="another"))
     assert read_report(tmp_path / "run").title == "another"
     assert not list((tmp_path / "run").glob("*.tmp"))
@@ -309,3 +310,31 @@ def test_small_formats():
         "12.35 kB",
         "7.00 GB",
     )
+
+
+def test_an_infinite_epsilon_has_no_bound_and_a_void_run_says_so_at_its_numbers(report):
+    text = to_markdown(changed(report, views=views(math.inf, 6.0, 1.5)), {})
+    (row,) = [line for line in text.splitlines() if line.startswith("| server |")]
+    assert "**infinite** | none |" in row
+    assert "None of these numbers is true" not in text
+    void = to_markdown(changed(report, warnings=[SEEDED_NOISE]), {})
+    place = void.index("None of these numbers is true of this run")
+    assert void.index("## What was leaked to whom") < place < void.index("| server |")
+
+
+def test_words_of_the_tables(report):
+    text = to_markdown(report, {})
+    assert "| epsilon so far, at most (all views) |" in text
+    assert "| epsilon of this stage alone, all views |" in text
+    assert "\n\nAll 15 rounds ran; one of them released nothing.\n\n" in text
+    stage = report.stages[0].model_copy(
+        update={
+            "epsilon": {"server": 2.0, "participants": 2.0, "release": 1.0},
+            "vote": report.stages[0].vote.model_copy(update={"votes_per_client": 1}),
+        }
+    )
+    mixed = to_markdown(changed(report, stages=[stage], outcome="stopped early"), {})
+    assert "| epsilon of this stage alone, server and participants views | 2.000 |" in mixed
+    assert "| epsilon of this stage alone, release view | 1.000 |" in mixed
+    assert "50 clients cast 1 vote each" in mixed
+    assert "\n\nStopped early.\n\n" in mixed

@@ -1,0 +1,1 @@
+"""The accountant of fedpriv inside a DP strategy of Flower."""
