@@ -29,26 +29,41 @@ QUICK: dict[str, Any] = {
 BREAST_CANCER = ("breast-cancer", (10, 20), {"min-partition-size": 2})
 
 
-def federations(quick: bool) -> tuple[list[tuple[str, tuple[int, ...], dict[str, Any]]], list[str]]:
+#: Numbers of clients and settings of their own, by task; Fashion-MNIST has 540 examples a client.
+FEDERATIONS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "digits": ((50, 100), {}),
+    "adult": ((50, 100), {}),
+    "fashion-mnist": ((100,), {"train.batch-size": 64}),
+}
+
+
+def federations(
+    tasks: Sequence[str], quick: bool
+) -> tuple[list[tuple[str, tuple[int, ...], dict[str, Any]]], list[str]]:
     """Tasks with their numbers of clients and settings of their own, and notes for the reader."""
     if quick:
         return [("digits", (8,), {})], []
-    plan: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [("digits", (50, 100), {})]
-    try:
-        _ = get_task("adult").examples
-    except MissingDataset:
-        note = (
-            "**adult is not on this machine** (`fedpriv data fetch adult`): breast-cancer takes its place, with 10 "
-            "and 20 clients, since 569 examples do not reach for 50 clients with skewed labels."
-        )
-        return [*plan, BREAST_CANCER], [note]
-    return [*plan, ("adult", (50, 100), {})], []
+    plan, notes = [], []
+    for task in tasks:
+        try:
+            _ = get_task(task).examples
+            plan.append((task, *FEDERATIONS[task]))
+        except MissingDataset:
+            if task != "adult":
+                raise
+            notes.append(
+                "**adult is not on this machine** (`fedpriv data fetch adult`): breast-cancer takes its place, with "
+                "10 and 20 clients, since 569 examples do not reach for 50 clients with skewed labels."
+            )
+            plan.append(BREAST_CANCER)
+    return plan, notes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table and write it, its figures as JSON and a picture."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dp_hype", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", help="seeds of split and data order (default 0 1 2)")
+    parser.add_argument("--tasks", nargs="+", choices=FEDERATIONS, default=["digits", "adult"])
     parser.add_argument("--repetitions", type=int, help="votes per seed and epsilon (default 40)")
     parser.add_argument("--quick", action="store_true", help="a smoke run on 8 clients")
     parser.add_argument(
@@ -64,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
     repetitions = options.repetitions or (3 if options.quick else 40)
     epsilons = (1.0, math.inf) if options.quick else (0.25, 1.0, 3.0, math.inf)
-    plan, notes = federations(options.quick)
+    plan, notes = federations(options.tasks, options.quick)
     watch, rows, scenarios = Stopwatch(), [], []
     for task, sizes, own in plan:
         for partition, clients in itertools.product(
@@ -113,6 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _shown(options: argparse.Namespace) -> str:
     words = ["--quick"] if options.quick else []
+    if options.tasks != ["digits", "adult"]:
+        words.append("--tasks " + " ".join(options.tasks))
     if options.seeds:
         words.append("--seeds " + " ".join(str(seed) for seed in options.seeds))
     if options.repetitions:
