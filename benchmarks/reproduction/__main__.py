@@ -8,8 +8,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
 
 from benchmarks.output import Stopwatch, environment
 from benchmarks.reproduction import allocation, iteration, pac_zero, votes, zeroth_order
@@ -27,6 +30,11 @@ CLAIMS: list[Claim] = [
 ]
 
 
+def _plain(value: Any) -> bool | float:
+    """A number or truth value of numpy as Python's."""
+    return bool(value) if isinstance(value, np.bool_) else float(value)
+
+
 def run(claims: Sequence[Claim], folder: Path, quick: bool) -> None:
     """Try claims and store what was found, one JSON file and one picture each."""
     watch = Stopwatch()
@@ -34,7 +42,7 @@ def run(claims: Sequence[Claim], folder: Path, quick: bool) -> None:
     for claim in claims:
         found = claim.run(quick)
         stored = asdict(found) | {"verdict": found.verdict, "environment": environment()}
-        (folder / f"{claim.key}.json").write_text(json.dumps(stored, indent=1, default=float) + "\n")
+        (folder / f"{claim.key}.json").write_text(json.dumps(stored, indent=1, default=_plain) + "\n")
         if claim.draw is not None:
             claim.draw(found.data, folder / f"{claim.key}.png")
         watch.say(f"{claim.key}: {found.verdict}")

@@ -12,8 +12,8 @@ PAPERS = {
     "dp-hype": "DP-HYPE, arXiv 2510.04902",
     "dpsgd-dc": "DPSGD-DC, arXiv 2502.17772",
     "zeroth-order": "zeroth-order fine-tuning with hidden states, arXiv 2506.00158",
-    "allocation": "random allocation, and our profile of it (docs/privacy.md)",
-    "pac-zero": "PACZero, one bit a round under PAC privacy",
+    "allocation": "sampling-free accounting under random allocation, arXiv 2601.21636",
+    "pac-zero": "PACZero, arXiv 2605.06505",
 }
 
 

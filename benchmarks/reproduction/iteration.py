@@ -181,8 +181,9 @@ def membership(quick: bool) -> Finding:
         f"{CLIENTS} clients with quadratic losses in {DIMENSION} dimensions, {ROUNDS} rounds, rate {RATE:g}, clip "
         f"{CLIP:g}, noise {NOISE:g} on the mean; the member pulls one way with its whole clip. Accuracy of a threshold "
         f"on the last model (0.5 is guessing), {runs} runs with and without the member. With Poisson cohorts and noise "
-        "on the mean, the member's mean pull on the model is the same for every batch size; a small batch only makes it "
-        "rarer and stronger, and this attack does not gain from that. The limit is for an attack that sees every model."
+        "on the mean, the member's mean pull on the model is the same for every batch size; a small batch only makes "
+        "it rarer and stronger, and this attack does not gain from that. The limit is for an attack that sees every "
+        "model."
     )
     data = {
         "diameters": list(DIAMETERS),

@@ -100,7 +100,7 @@ def draw_votes(data: dict[str, Any], path: Path) -> None:
     left.set_ylabel("part of the votes that a good candidate wins")
     left.set_ylim(0, 1.03)
     right.set_ylabel("tally gap over noise")
-    left.legend(fontsize=8)
+    right.legend(fontsize=8, loc="upper right")
     found.savefig(path)
 
 

@@ -129,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
     quiet()
-    watch, measured = Stopwatch(), {name: [] for name in CONTENDERS}  # type: dict[str, list[dict[str, Any]]]
+    watch = Stopwatch()
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
     module = [sys.executable, "-m", "benchmarks.simulation.contenders"]
     with tempfile.TemporaryDirectory(prefix="fedpriv-simulation-") as folder:
         data = Path(folder) / "data.npz"

@@ -14,7 +14,7 @@ import pstats
 import resource
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -79,7 +79,9 @@ def flower(settings: Settings) -> Round:
     return play
 
 
-def fedpriv(settings: Settings, kind: str, mode: str) -> Round:
+def fedpriv(
+    settings: Settings, kind: Literal["central", "distributed"], mode: Literal["protocol", "simulated"]
+) -> Round:
     """Our client-level DP."""
     length = sum(array.numpy().size for array in initial(settings).values())
     plan = DpsgdDcPlan.build(
@@ -94,7 +96,7 @@ def fedpriv(settings: Settings, kind: str, mode: str) -> Round:
         length=length,
     )
     grid = LocalGrid(client_app(settings, private=True), settings.run.num_clients)
-    strategy = DpsgdDc(plan, NoisedSum(None, mode=mode))  # type: ignore[arg-type]
+    strategy = DpsgdDc(plan, NoisedSum(None, mode=mode))
 
     def play(server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         found = strategy.train_round(grid, server_round, arrays).arrays
