@@ -97,8 +97,9 @@ def forecast(settings: Any) -> dict[str, Any]:
                 "epsilon_pld": _finite(result.pld_epsilon),
                 "notes": list(result.notes),
             }
-            for view, result in plans.epsilons(delta).items()
+            for view, result in (plans.epsilons(delta) if plans.private() else {}).items()
         },
+        "nats": {name: stage.nats for name, stage in plans.pac().items()},
         "stages": {
             name: {
                 "plan": stage.describe(),
@@ -123,23 +124,33 @@ def _finite(value: float | None) -> float | str | None:
 
 
 def _text(found: dict[str, Any]) -> str:
-    lines = [
-        f"Planned for unit {found['unit']}, adjacency {found['adjacency']}, delta {found['delta']:.3g}; "
-        f"budget: epsilon {found['budget']['target_epsilon']:g} in the {found['budget']['view']} view",
-        "",
-        f"{'view':<14}{'epsilon':>10}  bound",
-    ]
+    from fedpriv.reporting.claim import bound_in_words, format_epsilon, format_nats
+
+    lines = [f"Planned for unit {found['unit']}, adjacency {found['adjacency']}, delta {found['delta']:.3g}"]
+    if found["views"]:
+        budget = found["budget"]
+        lines[0] += f"; budget: epsilon {budget['target_epsilon']:g} in the {budget['view']} view"
+        lines += ["", f"{'view':<14}{'epsilon':>10}  bound"]
+    else:
+        lines += ["", "No stage is covered by differential privacy: there is no epsilon."]
     for view, result in found["views"].items():
-        epsilon = result["epsilon"]
-        shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.3f}"
-        lines.append(f"{view:<14}{shown:>10}  {result['bound']}")
+        epsilon, bound = result["epsilon"], bound_in_words(result["bound"])
+        if isinstance(epsilon, str):  # the word for infinity
+            bound = "none"
+        else:
+            epsilon = format_epsilon(epsilon)
+        lines.append(f"{view:<14}{epsilon:>10}  {bound}")
+    for name, nats in found["nats"].items():
+        lines.append(f"{name}: at most {format_nats(nats)} nats per silo (PAC privacy, in no epsilon)")
     for name, stage in found["stages"].items():
-        lines += ["", f"stage {name}: {stage['plan']['mechanism']}, {stage['releases']} releases"]
+        releases = "1 release" if stage["releases"] == 1 else f"{stage['releases']} releases"
+        lines += ["", f"stage {name}: {stage['plan']['mechanism']}, {releases}"]
         lines += [f"  {key}: {value:.4g}" for key, value in stage["forecast"].items()]
         for key, value in stage["plan"].items():
             if key != "mechanism":
                 lines.append(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
-        lines += [f"  {h['status']}: {h['name']} ({h['detail']})" for h in stage["hypotheses"]]
+        for h in stage["hypotheses"]:
+            lines.append(f"  {h['status']}: {h['name']}" + (f" ({h['detail']})" if h["detail"] else ""))
     lines += [""] + [f"WARNING: {text}" for text in found["warnings"]]
     if "federation" in found:
         lines += ["", f"federation {found['federation']['name']}: {found['federation']['state']}"]

@@ -122,14 +122,18 @@ def _pac_parts(report: RunReport) -> list[str]:
             )
         parts.append(
             f"PAC privacy of {stage}, not differential privacy: all releases of a silo together carry at most "
-            f"{_nats(worst.nats)} about which half of its records it used{attack}."
+            f"{format_nats(worst.nats)} nats about which half of its records it used{attack}."
         )
     return parts
 
 
-def _nats(value: float) -> str:
-    """Nats for people, rounded up."""
+def format_nats(value: float) -> str:
+    """A mutual information for people, in nats, rounded up like an epsilon.
+
+    >>> format_nats(0.0), format_nats(0.0123401), format_nats(2.0)
+    ('0', '0.01235', '2')
+    """
     if value == 0:
-        return "0 nats"
+        return "0"
     digits = 4 - math.ceil(math.log10(value))
-    return f"{math.ceil(value * 10**digits - 1e-7) / 10**digits:g} nats"
+    return f"{math.ceil(value * 10**digits - 1e-7) / 10**digits:g}"

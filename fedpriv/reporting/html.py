@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _OPEN_FOLD = re.compile(r"<details><summary>(\d+) rounds</summary>")
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?( (%|[kMGT]?B|s))?|infinite|-")
-_SHORT = 20
+_SHORT, _LONG = 20, 40
 _STATUS = ("holds", "assumed", "fails")
 
 STYLE = """\
@@ -46,6 +46,7 @@ tbody tr:nth-child(even) { background: #fafbfc; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.number, td.short { white-space: nowrap; }
 th.number { min-width: 6rem; }
+td.long { min-width: 14rem; }
 img { display: block; max-width: 100%; height: auto; margin: 1rem 0; }
 code, pre { font: .88em/1.5 ui-monospace, "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace; }
 code { overflow-wrap: anywhere; }
@@ -86,7 +87,7 @@ def to_html(markdown: str, pictures: Mapping[str, bytes], title: str) -> str:
     _mark_claim(tokens)
     contents = _name_headings(tokens)
     _unfold(tokens)
-    _align_numbers(tokens)
+    _lay_out_tables(tokens)
     body = parser.renderer.render(tokens, parser.options, {})
     links = "".join(f'<a href="#{name}">{html.escape(text)}</a>\n' for name, text in contents)
     # The contents stand after the title; a report without a title keeps them at its end, where nothing is lost.
@@ -175,12 +176,13 @@ def _unfold(tokens: list[Token]) -> None:
             tokens[place + 1 : place + 3] = [Token("text", "", 0), Token("text", "", 0)]
 
 
-def _align_numbers(tokens: list[Token]) -> None:
-    """Right-align the columns of a table that hold nothing but numbers; keep short cells on one line."""
+def _lay_out_tables(tokens: list[Token]) -> None:
+    """Right-align the columns that hold nothing but numbers; keep short cells on one line and long ones wide."""
     start = 0
     for end, token in enumerate(tokens):
-        if token.type == "td_open" and len(tokens[end + 1].content) <= _SHORT:
-            token.attrSet("class", "short")
+        if token.type == "td_open":
+            length = len(tokens[end + 1].content)
+            token.attrSet("class", "short" if length <= _SHORT else "long" if length > _LONG else "text")
         if token.type == "table_open":
             start = end
         if token.type != "table_close":

@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedpriv.accounting.vocabulary import VIEWS
-from fedpriv.reporting.claim import VIEW_WORDS, bound_in_words, claim, format_epsilon, is_void, top_warnings
+from fedpriv.reporting.claim import (
+    VIEW_WORDS,
+    bound_in_words,
+    claim,
+    format_epsilon,
+    format_nats,
+    is_void,
+    top_warnings,
+)
 from fedpriv.reporting.figures import describe_candidate, diagnostics_name, format_votes, tallies_name
 from fedpriv.reporting.model import Hypothesis, RunReport, StageReport, VoteRecord
 
@@ -114,13 +122,13 @@ def _pac(report: RunReport) -> str:
         [
             p.stage,
             p.silo,
-            f"{p.nats:.6g}",
+            format_nats(p.nats),
             "-" if p.success is None else f"{100 * p.success:.2f} %",
             format_epsilon(p.comparison_epsilon),
         ]
         for p in report.pac
     ]
-    header = ["stage", "silo", "nats", "membership attack succeeds, at most", "comparison epsilon"]
+    header = ["stage", "silo", "nats, at most", "membership attack succeeds, at most", "comparison epsilon"]
     return (
         "## PAC privacy\n\nMutual information per silo. This is not differential privacy: it is in no "
         "epsilon above. The last column is the epsilon of pure differential privacy that bounds the same attack, "
@@ -182,7 +190,7 @@ def _rounds(stage: StageReport) -> str:
         (f"epsilon so far, at most ({_views_in_words(views)})", list(cells))
         for cells, views in by_cells.items()
     ]
-    columns.append(("nats, at most", ["-" if r.nats is None else f"{r.nats:.4g}" for r in stage.rounds]))
+    columns.append(("nats, at most", ["-" if r.nats is None else format_nats(r.nats) for r in stage.rounds]))
     for key in dict.fromkeys(key for r in stage.rounds for key in r.diagnostics):
         shown = [f"{r.diagnostics[key]:.3g}" if key in r.diagnostics else "-" for r in stage.rounds]
         columns.append((f"{key} (simulation only)", shown))

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from fedpriv.reporting.claim import format_epsilon
+from fedpriv.reporting.claim import format_epsilon, format_nats
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +85,7 @@ class Progress:
             # Rounded down: the line must not promise more than there is.
             parts.append(f"left {math.floor(max(0.0, epsilon_left) * 1000) / 1000:.3f}")
         if nats is not None:
-            parts.append(f"at most {nats:.4g} nats")
+            parts.append(f"at most {format_nats(nats)} nats")
         if survivors is not None:
             parts.append(f"clients {survivors}" + (f"/{asked}" if asked is not None else ""))
         if seconds is not None:

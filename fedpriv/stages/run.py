@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.ledger import Budget, Entry, Ledger, PacEntry
 from fedpriv.reporting import Progress
+from fedpriv.reporting.claim import format_epsilon, format_nats
 from fedpriv.settings import Settings, SettingsError, resolve_settings
 from fedpriv.stages.base import Run, RunState
 from fedpriv.stages.federation import wait_for_clients
@@ -235,8 +236,10 @@ def _announce(settings: Settings, plans: RunPlans, folder: RunFolder, progress: 
 def _planned(settings: Settings, plans: RunPlans) -> list[str]:
     delta, found = settings.run.resolved_delta, []
     if plans.private():
-        spent = ", ".join(f"{view} {e.epsilon:.3f}" for view, e in plans.epsilons(delta).items())
+        spent = ", ".join(f"{view} {format_epsilon(e.epsilon)}" for view, e in plans.epsilons(delta).items())
         found.append(f"planned epsilon at delta {delta:.3g}: {spent}")
     for name, plan in plans.pac().items():
-        found.append(f"planned for {name}: at most {plan.nats:.4g} nats per silo (no differential privacy)")
+        found.append(
+            f"planned for {name}: at most {format_nats(plan.nats)} nats per silo (no differential privacy)"
+        )
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -87,3 +88,26 @@ def test_settings_lists_every_key_and_its_toml_is_the_default() -> None:
 
 def test_version() -> None:
     assert runner.invoke(app, ["--version"]).output.startswith("fedpriv ")
+
+
+def test_a_plan_without_differential_privacy_shows_no_epsilon() -> None:
+    text = runner.invoke(app, ["plan", ROOT, "-c", "stages='paczero' num-clients=4"]).output
+    assert "No stage is covered by differential privacy: there is no epsilon." in text
+    assert "paczero: at most 0 nats per silo" in text
+    assert not re.search(r"^(server|participants|release) ", text, re.MULTILINE)
+    assert "budget" not in text.splitlines()[0]
+    found = json.loads(
+        runner.invoke(app, ["plan", ROOT, "--json", "-c", "stages='paczero' num-clients=4"]).output
+    )
+    assert found["views"] == {}
+    assert found["nats"] == {"paczero": 0.0}
+
+
+def test_a_plan_is_written_for_people() -> None:
+    text = runner.invoke(
+        app, ["plan", ROOT, "-c", "noise='central' budget-view='release' num-clients=20"]
+    ).output
+    assert re.search(r"^server +infinity +none$", text, re.MULTILINE)
+    assert re.search(r"^release +8\.000 +exact Gaussian$", text, re.MULTILINE)
+    assert "(DP-HYPE), 1 release\n" in text
+    assert "()" not in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = ("*.md", "docs/*.md", "examples/**/*.md", "benchmarks/*.md")
+PLACES = ("*.md", "docs/*.md", "examples/**/*.md", "benchmarks/*.md", "datasets/*.md")
 PAGES = sorted(page for place in PLACES for page in ROOT.glob(place))
 
 
@@ -35,3 +35,9 @@ def test_pages_of_docs_that_are_named_in_text_exist(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_the_index_of_the_data_sets_names_every_card() -> None:
+    index = (ROOT / "datasets" / "README.md").read_text(encoding="utf-8")
+    for card in (ROOT / "datasets").glob("*.md"):
+        assert card.name == "README.md" or f"]({card.name})" in index, card.name

@@ -30,6 +30,7 @@ from fedpriv.reporting import (
     read_report,
     write_report,
 )
+from fedpriv.reporting.claim import format_nats
 from fedpriv.reporting.markdown import format_bytes, format_orders, to_markdown
 
 
@@ -338,3 +339,9 @@ def test_words_of_the_tables(report):
     assert "| epsilon of this stage alone, release view | 1.000 |" in mixed
     assert "50 clients cast 1 vote each" in mixed
     assert "\n\nStopped early.\n\n" in mixed
+
+
+@given(st.floats(1e-12, 1e4))
+def test_printed_nats_never_claim_more_than_the_number(value):
+    printed = float(format_nats(value))
+    assert value * (1 - 1e-9) <= printed <= value * 1.002

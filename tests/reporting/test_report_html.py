@@ -198,7 +198,8 @@ TABLE = "|a|\n|-|\n|b|"
     ],
 )
 def test_folds_stay_in_balance_whatever_the_text(text: str) -> None:
-    Page(to_html(f"claim\n\n{text}\n\nend\n", {}, "t"))
+    page = Page(to_html(f"claim\n\n{text}\n\nend\n", {}, "t"))
+    assert page.seen().rstrip().endswith("end")
 
 
 def test_a_picture_from_outside_the_folder_or_that_is_none_is_left_out(
