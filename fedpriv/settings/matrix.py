@@ -1,13 +1,16 @@
-"""Settings of the stage that trains with noise correlated over rounds."""
+"""Settings of the stage that trains with noise correlated over rounds, with the checks of a run that has it."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from fedpriv.settings.base import SettingsModel
+from fedpriv.settings.base import SettingsError, SettingsModel
 from fedpriv.settings.train import DEFAULT_GRID, TUNABLE
+
+if TYPE_CHECKING:
+    from fedpriv.settings.resolve import Settings
 
 
 class MatrixSettings(SettingsModel):
@@ -60,3 +63,44 @@ class MatrixSettings(SettingsModel):
         description="sampling = self: what a client does outside its bin; skip is faster, but the time of a reply "
         "reveals the bin, so only the release view is then charged with amplification.",
     )
+
+
+def check_matrix(settings: Settings) -> None:
+    """Refuse what does not go with the stage, before anything is sent, and say all of it at once.
+
+    Raises
+    ------
+    SettingsError
+        Naming keys, values and what to do instead.
+    """
+    run, own = settings.run, settings.of(MatrixSettings)
+    wrong = []
+    if run.noise != "central":
+        wrong.append(
+            f"noise = {run.noise!r} with stage 'matrix': should be 'central': the server draws the correlated noise, "
+            "and nothing is promised against it"
+        )
+    if run.budget_view == "server":
+        wrong.append("budget-view = 'server' with stage 'matrix': should be 'participants' or 'release'")
+    if run.sampling == "full":
+        wrong.append(
+            "sampling = 'full' with stage 'matrix': should be 'self' (every client draws its own bin) or 'server' "
+            "(the server draws; amplification for the release view only)"
+        )
+    if run.adjacency != "add_or_remove":
+        wrong.append(
+            f"adjacency = {run.adjacency!r} with stage 'matrix': should be 'add_or_remove', the only one under which "
+            "random allocation is accounted"
+        )
+    if run.sampling_rate != 1.0 and not {"train", "zeroth-order"} & set(run.stage_names):
+        wrong.append(
+            f"sampling-rate = {run.sampling_rate:g} with stage 'matrix': should be 1.0; matrix.bins decides how many "
+            "clients take part in a round"
+        )
+    rows = own.bins if own.redraw else own.bins * own.epochs
+    if own.matrix in ("bsr", "bisr", "bandmf") and own.band > rows:
+        wrong.append(
+            f"matrix.band = {own.band}: should be at most {rows}, the rounds over which the noise is correlated"
+        )
+    if wrong:
+        raise SettingsError("run config: " + "\nrun config: ".join(wrong))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedpriv.settings.base import SettingsError, SettingsModel, refuse_unknown
-from fedpriv.settings.matrix import MatrixSettings
+from fedpriv.settings.matrix import MatrixSettings, check_matrix
 from fedpriv.settings.pac_zero import PacZeroSettings
 from fedpriv.settings.record import RecordSettings, check_record_level
 from fedpriv.settings.run import RunSettings
@@ -147,6 +147,8 @@ def _check_combinations(settings: Settings) -> None:
     run, tune = settings.run, settings.tune
     if run.unit == "record":
         check_record_level(settings)
+    if "matrix" in run.stage_names:
+        check_matrix(settings)
     if run.sampling == "self" and run.adjacency != "add_or_remove":
         raise SettingsError(
             f"run config: adjacency = {run.adjacency!r} with sampling = 'self': Poisson sampling is "

@@ -11,7 +11,7 @@ from fedpriv.mechanisms import ArrayLayout, Ball, RandomAllocationSchedule
 from fedpriv.mechanisms.schedules import schedule_factor
 from fedpriv.plans import MatrixPlan
 from fedpriv.reporting import Hypothesis, StageReport
-from fedpriv.settings import Settings, SettingsError
+from fedpriv.settings import Settings
 from fedpriv.settings.matrix import MatrixSettings
 from fedpriv.stages.base import Run, RunState
 from fedpriv.stages.federation import is_simulation
@@ -31,36 +31,6 @@ def _schedule(settings: Settings) -> RandomAllocationSchedule:
     return RandomAllocationSchedule(own.bins, own.epochs, own.redraw, drawn_by)
 
 
-def _check(settings: Settings) -> None:
-    run, own = settings.run, settings.of(MatrixSettings)
-    if run.noise != "central":
-        raise SettingsError(
-            f"run config: noise = {run.noise!r} with stage 'matrix': should be 'central': the server draws the "
-            "correlated noise, and nothing is promised against it; set budget-view to 'participants' or 'release'"
-        )
-    if run.sampling == "full":
-        raise SettingsError(
-            "run config: sampling = 'full' with stage 'matrix': should be 'self' (every client draws its own bin) "
-            "or 'server' (the server draws; amplification for the release view only)"
-        )
-    if run.adjacency != "add_or_remove":
-        raise SettingsError(
-            f"run config: adjacency = {run.adjacency!r} with stage 'matrix': should be 'add_or_remove', the only "
-            "one under which random allocation is accounted"
-        )
-    if run.sampling_rate != 1.0 and not {"train", "zeroth-order"} & set(run.stage_names):
-        raise SettingsError(
-            f"run config: sampling-rate = {run.sampling_rate:g} with stage 'matrix': should be 1.0; matrix.bins "
-            "decides how many clients take part in a round"
-        )
-    rows = own.bins if own.redraw else own.bins * own.epochs
-    if own.matrix in ("bsr", "bisr", "bandmf") and own.band > rows:
-        raise SettingsError(
-            f"run config: matrix.band = {own.band}: should be at most {rows}, the rounds over which the noise is "
-            "correlated"
-        )
-
-
 class MatrixStage(RoundsStage):
     """Train until the epochs are over; the budget covers all of them or none."""
 
@@ -70,7 +40,6 @@ class MatrixStage(RoundsStage):
 
     @classmethod
     def planner(cls, settings: Settings, length: int) -> Planner:
-        _check(settings)
         run, own = settings.run, settings.of(MatrixSettings)
         schedule = _schedule(settings)
         asked = run.num_clients if run.sampling == "self" else max(1, round(run.num_clients / own.bins))
