@@ -147,7 +147,7 @@ def _check_combinations(settings: Settings) -> None:
     run, tune = settings.run, settings.tune
     if run.unit == "record":
         check_record_level(settings)
-    if "matrix" in run.stage_names:
+    elif "matrix" in run.stage_names:
         check_matrix(settings)
     if run.sampling == "self" and run.adjacency != "add_or_remove":
         raise SettingsError(
