@@ -133,6 +133,13 @@ class Directions:
         made = self._ahead(lambda number: self._block(index, number))
         yield from zip(range(0, self.dimension, BLOCK), made, strict=True)
 
+    def sign_blocks(self, index: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """The blocks of a direction of signs as +-1, without its length 1/sqrt(d): float32."""
+        if self.kind != "signs" or not 0 <= index < self.count:
+            raise InvalidArgument(f"index: {index} is no direction of signs in 0 .. {self.count - 1}")
+        made = self._ahead(lambda number: _signs(self.seed, self.dimension, index, number, 1.0))
+        yield from zip(range(0, self.dimension, BLOCK), made, strict=True)
+
     def direction(self, index: int) -> NDArray[np.float32]:
         """One whole direction, shape (d,)."""
         return np.concatenate([block for _, block in self.blocks(index)])
@@ -179,7 +186,7 @@ class Directions:
         if self._dense:
             return self._basis[index, number * BLOCK : (number + 1) * BLOCK].copy()
         if self.kind == "signs":
-            return _signs(self.seed, self.dimension, index, number)
+            return _signs(self.seed, self.dimension, index, number, sign_length(self.dimension))
         return self._normal(index, number) * np.float32(1.0 / self.norms[index])
 
     def _normal(self, index: int, number: int) -> NDArray[np.float32]:
@@ -239,18 +246,22 @@ def _normal(seed: bytes, dimension: int, index: int, number: int) -> NDArray[np.
     return generator.standard_normal(_size(dimension, number), dtype=np.float32)
 
 
-def _signs(seed: bytes, dimension: int, index: int, number: int) -> NDArray[np.float32]:
+def sign_length(dimension: int) -> float:
+    """Absolute value of every coordinate of a direction of signs, as a float32."""
+    return float(np.float32(1.0 / math.sqrt(dimension)))
+
+
+def _signs(seed: bytes, dimension: int, index: int, number: int, length: float) -> NDArray[np.float32]:
     size = _size(dimension, number)
     words = _stream(seed, index, number).random_raw(-(-size // 64)).astype("<u8")
-    return _signs_of_bytes(dimension).take(words.view(np.uint8), axis=0).reshape(-1)[:size]
+    return _signs_of_bytes(length).take(words.view(np.uint8), axis=0).reshape(-1)[:size]
 
 
 @functools.lru_cache(maxsize=4)
-def _signs_of_bytes(dimension: int) -> NDArray[np.float32]:
+def _signs_of_bytes(length: float) -> NDArray[np.float32]:
     """The eight coordinates of every byte, shape (256, 8)."""
-    length = np.float32(1.0 / math.sqrt(dimension))
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    return np.where(bits, length, -length)
+    return np.where(bits, np.float32(length), np.float32(-length))
 
 
 @functools.lru_cache(maxsize=1)  # the clients of a simulated round share a process

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.accounting.validators import InvalidArgument, check_positive
-from fedpriv.mechanisms.directions import Directions
+from fedpriv.mechanisms.directions import Directions, sign_length
 from fedpriv.mechanisms.parameter_grid import grid_step, largest_move
 
 _EXACT = (torch.float32, torch.float64)
@@ -94,6 +94,12 @@ class Perturbation:
         ]
         self._keeps = size <= KEPT_COORDINATES or any(p.device.type != "cpu" for p in self._parameters)
         self._kept: tuple[int, list[tuple[int, int, int, torch.Tensor]]] | None = None
+        # A coordinate of a direction of signs moves by the same number of grid steps either way: no rounding each.
+        exact = not self._keeps and not any(copy is not None for copy in self._copies)
+        self._moves: list[float] | None = None
+        if directions.kind == "signs" and exact:
+            length = torch.tensor([sign_length(size)])
+            self._moves = [float(self._rounded(length, number)[0]) for number in range(len(self._steps))]
 
     def _put_on_grid(self, parameter: torch.Tensor) -> float:
         low, high = torch.aminmax(parameter) if parameter.numel() else (torch.zeros(()), torch.zeros(()))
@@ -139,6 +145,14 @@ class Perturbation:
         for parameter, copy in zip(self._parameters, self._copies, strict=True):
             if copy is not None:
                 parameter.copy_(copy)
+        if self._moves is not None:
+            for number, low, high, signs in self._placed(self._directions.sign_blocks(index)):
+                parameter, move = (
+                    self._parameters[number],
+                    multiple * self._steps[number] * self._moves[number],
+                )
+                parameter.view(-1)[low:high].add_(signs, alpha=move)
+            return
         for number, low, high, piece in self._pieces(index):
             parameter, step = self._parameters[number], self._steps[number]
             factor = sign if self._copies[number] is not None else multiple
@@ -156,8 +170,15 @@ class Perturbation:
         yield from self._kept[1]
 
     def _made(self, index: int) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+        for number, low, high, piece in self._placed(self._directions.blocks(index)):
+            yield number, low, high, self._rounded(piece, number)
+
+    def _placed(
+        self, blocks: Iterator[tuple[int, NDArray[np.float32]]]
+    ) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+        """Yield (tensor, first, end, coordinates) for the parts of the blocks that fall into one tensor each."""
         number, begin = 0, 0
-        for start, block in self._directions.blocks(index):
+        for start, block in blocks:
             values, end = torch.from_numpy(block), start + block.size
             position = start
             while position < end:
@@ -165,7 +186,7 @@ class Perturbation:
                 stop = min(begin + parameter.numel(), end)
                 if stop > position:
                     piece = values[position - start : stop - start]
-                    yield number, position - begin, stop - begin, self._rounded(piece, number)
+                    yield number, position - begin, stop - begin, piece
                     position = stop
                 if position == begin + parameter.numel():
                     begin, number = begin + parameter.numel(), number + 1

@@ -57,6 +57,36 @@ def test_every_bit_is_restored(dtype: torch.dtype, kept: bool, monkeypatch: pyte
     assert restored()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_signs_move_alike_whether_rounded_once_or_everywhere(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(p.numel() for p in parameters(dtype))
+    moved: dict[bool, list[list[torch.Tensor]]] = {}
+    for kept in (True, False):  # what is kept is rounded coordinate by coordinate
+        monkeypatch.setattr(module, "KEPT_COORDINATES", 2**22 if kept else 0)
+        held = parameters(dtype)
+        perturbation = Perturbation(held, Directions(SEED, size, 2, "signs"), 0.25)
+        assert (perturbation._moves is None) == (kept or dtype == torch.bfloat16)
+        before = [p.clone() for p in held]
+        for index in range(2):
+            with perturbation.along(index) as move:
+                for sign in (+1, -1, 0, -1, +1):
+                    move(sign)
+                    moved.setdefault(kept, []).append([p.clone() for p in held])
+            assert all(torch.equal(p, b) for p, b in zip(held, before, strict=True))
+    for one, other in zip(moved[True], moved[False], strict=True):
+        assert all(torch.equal(p, q) for p, q in zip(one, other, strict=True))
+
+
+def test_sign_blocks_are_the_signs_of_the_blocks() -> None:
+    directions = Directions(SEED, BLOCK + 100, 2, "signs")
+    for (start, block), (at, signs) in zip(directions.blocks(1), directions.sign_blocks(1), strict=True):
+        assert start == at and np.array_equal(np.sign(block), signs) and set(np.abs(signs)) == {1.0}
+    with pytest.raises(InvalidArgument, match="no direction of signs"):
+        next(Directions(SEED, 10, 1).sign_blocks(0))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=12),
