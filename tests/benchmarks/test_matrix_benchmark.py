@@ -106,8 +106,9 @@ def test_the_loop_learns_and_its_noise_is_the_plans() -> None:
             length=length,
         )
 
-    assert train(plan(1e-3), SMALL, settings, 1.0) > 0.6
-    assert train(plan(100.0), SMALL, settings, 1.0) < 0.5
+    # the bins are secret, so the accuracy varies: 0.51 to 0.8 and 0.05 to 0.2 in sixty runs each
+    assert train(plan(1e-3), SMALL, settings, 1.0) > 0.35
+    assert train(plan(100.0), SMALL, settings, 1.0) < 0.3
 
 
 def test_a_plan_spends_its_epsilon() -> None:
