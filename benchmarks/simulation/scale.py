@@ -176,22 +176,9 @@ def draw(measured: Sequence[dict[str, Any]], path: Path) -> None:
     nodes = [row["nodes"] for row in measured]
     for name, style in (("full", "--"), ("steady", "-")):
         label = "first round" if name == "full" else "later rounds"
-        left.plot(
-            nodes,
-            [row[name]["up"] / 1e3 for row in measured],
-            style,
-            marker="o",
-            color="#4c72b0",
-            label=f"up, {label}",
-        )
-        left.plot(
-            nodes,
-            [row[name]["down"] / 1e3 for row in measured],
-            style,
-            marker="s",
-            color="#c44e52",
-            label=f"down, {label}",
-        )
+        for way, marker, color in (("up", "o", "#4c72b0"), ("down", "s", "#c44e52")):
+            size = [row[name][way] / 1e3 for row in measured]
+            left.plot(nodes, size, style, marker=marker, color=color, label=f"{way}, {label}")
         right.plot(
             nodes,
             [row[name]["server"] * row["nodes"] for row in measured],

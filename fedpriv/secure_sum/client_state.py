@@ -151,16 +151,21 @@ def open_state(
 ) -> ConfigRecord:
     """State of the session in a slot, if this stage is its next one."""
     state = context.state.get(slot)
-    if not isinstance(state, ConfigRecord):
-        raise Refusal(ErrorCode.OUT_OF_ORDER)
-    current = blob(state, wire.FIELD_SESSION)
-    if current != session_id:
-        stale = keys.session_sequence(session_id) < keys.session_sequence(current)
-        raise Refusal(ErrorCode.OUT_OF_ORDER, wipe=not stale)
+    if not isinstance(state, ConfigRecord) or blob(state, wire.FIELD_SESSION) != session_id:
+        raise Refusal(ErrorCode.OUT_OF_ORDER, wipe=not _is_stale(context, session_id))
     expected = _ORDER[_ORDER.index(str(state[wire.FIELD_STAGE])) + 1]
     if stage != expected or state[ME] != me:
         raise Refusal(ErrorCode.OUT_OF_ORDER)
     return state
+
+
+def _is_stale(context: Context, session_id: bytes) -> bool:
+    """Whether this id is older than every session that is held: of its own session nothing is left."""
+    held = [context.state.get(slot) for slot in (wire.STATE_SESSION, wire.STATE_AHEAD)]
+    sequences = [
+        keys.session_sequence(blob(s, wire.FIELD_SESSION)) for s in held if isinstance(s, ConfigRecord)
+    ]
+    return bool(sequences) and keys.session_sequence(session_id) < min(sequences)
 
 
 def move_up(context: Context, session_id: bytes) -> None:

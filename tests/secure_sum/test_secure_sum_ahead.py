@@ -240,13 +240,25 @@ def test_a_session_ahead_reveals_a_vector_once() -> None:
     assert rounds.federation.produced == produced
 
 
-def test_a_replayed_unmask_message_cannot_deal_shares_again() -> None:
+@pytest.mark.parametrize("stage", [wire.STAGE_SHARES, *TWO])
+def test_a_replay_between_two_rounds_gets_nothing_and_costs_nothing(stage: str) -> None:
+    """An old message cannot deal shares again, and does not drop the session that waits for its round."""
     rounds = Rounds(Federation(VECTORS))
     rounds.sum()
-    shares = rounds.federation.state(0)[wire.STATE_AHEAD]["self-seed"]
-    assert code_of(rounds.federation.repeat(0, wire.STAGE_UNMASK)) == ErrorCode.OUT_OF_ORDER
-    state = rounds.federation.state(0).get(wire.STATE_AHEAD)
-    assert state is None or state["self-seed"] == shares
+    before = dict(rounds.federation.state(0)[wire.STATE_AHEAD])
+    assert code_of(rounds.federation.repeat(0, stage)) == ErrorCode.OUT_OF_ORDER
+    assert dict(rounds.federation.state(0)[wire.STATE_AHEAD]) == before
+    assert len(rounds.sum().survivors) == 6
+    assert rounds.stages == TWO
+
+
+def test_an_unknown_newer_session_between_two_rounds_drops_the_next_one() -> None:
+    rounds = Rounds(Federation(VECTORS))
+    rounds.sum()
+    unknown = b"\xff" * wire.SESSION_BYTES
+    reply = rounds.federation.repeat(0, wire.STAGE_UNMASK, **{wire.FIELD_SESSION: unknown})
+    assert code_of(reply) == ErrorCode.OUT_OF_ORDER
+    assert wire.STATE_AHEAD not in rounds.federation.state(0)
 
 
 def ahead_changed(stage: str, partition: int, change: Any) -> Any:
